@@ -1,0 +1,51 @@
+"""What a deployment can set: one frozen record, read by the three Triton models from the file `DSPARK_SETTINGS` names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dspark.errors import ConfigurationError
+
+SETTINGS_VARIABLE = "DSPARK_SETTINGS"
+
+
+@dataclass(frozen=True)
+class ServingSettings:
+    """Settings of one server. Raises ConfigurationError (in `read`) for an unknown name or a wrong type."""
+
+    engine_folder: str               # holds target/, drafter/, tokenizer/
+    policy: str = "threshold:0.3"    # none | full | fixed:N | threshold:C
+    max_queue: int = 64              # requests waiting for a slot, beyond which UNAVAILABLE
+    max_slots: int = 32              # sequences decoded together (at most the engine's own)
+    prefill_chunk: int = 128         # prompt tokens in one step, all sequences together
+    default_max_tokens: int = 256
+    threads: int = 0                 # CPU threads of the target's engine; 0: all cores
+
+    @staticmethod
+    def read(path: str | Path | None = None) -> ServingSettings:
+        """Read the settings file: `path`, or the one that DSPARK_SETTINGS names."""
+        name = path or os.environ.get(SETTINGS_VARIABLE)
+        if not name:
+            raise ConfigurationError(f"no settings: set {SETTINGS_VARIABLE} to a settings file, or start with 'dspark serve'")
+        try:
+            values = json.loads(Path(name).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"settings file {name} cannot be read: {error}") from error
+        fields = {field.name: field for field in dataclasses.fields(ServingSettings)}
+        unknown = sorted(set(values) - set(fields))
+        if unknown:
+            raise ConfigurationError(f"settings file {name}: unknown setting {unknown[0]!r}; known: {', '.join(fields)}")
+        for key, value in values.items():
+            expected = str if fields[key].type == "str" else int
+            if not isinstance(value, expected) or isinstance(value, bool):
+                raise ConfigurationError(f"settings file {name}: {key} must be {expected.__name__}, not {value!r}")
+        if "engine_folder" not in values:
+            raise ConfigurationError(f"settings file {name}: engine_folder is missing")
+        return ServingSettings(**values)
+
+    def write(self, path: str | Path) -> None:
+        Path(path).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
