@@ -1,0 +1,40 @@
+"""Where things lie: the repository, DSPARK_HOME and what is inside it (docs/structure.md)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dspark.engines.contract import EngineFolder
+from dspark.errors import ConfigurationError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENGINES = ("int8", "fp32")
+
+
+def home() -> Path:
+    """DSPARK_HOME, or `.dspark` in the repository."""
+    return Path(os.environ.get("DSPARK_HOME") or REPOSITORY / ".dspark")
+
+
+def model_repository() -> Path:
+    """The Triton model repository of this checkout. Raises ConfigurationError where there is none."""
+    folder = REPOSITORY / "model_repository"
+    if not (folder / "dspark" / "config.pbtxt").is_file():
+        raise ConfigurationError(f"no model repository at {folder}: install from a checkout with 'make setup'")
+    return folder
+
+
+def engine_folder(checkpoint: str, engine: str) -> EngineFolder:
+    """The folder of a built engine. Raises ConfigurationError for an unknown engine name."""
+    if engine not in ENGINES:
+        raise ConfigurationError(f"unknown engine {engine!r}: choose {' or '.join(ENGINES)}")
+    return EngineFolder(home() / "engines" / checkpoint / engine)
+
+
+def require_built(folder: EngineFolder) -> EngineFolder:
+    """The same folder, if all three parts are there. Raises ConfigurationError with the command that builds them."""
+    for part in (folder.target, folder.drafter, folder.tokenizer):
+        if not part.is_dir():
+            raise ConfigurationError(f"{part} is missing: run 'dspark build --engine {folder.root.name}' first")
+    return folder

@@ -1,0 +1,167 @@
+"""Requests to the `dspark` model over gRPC: one stream a request, many at once, tokens as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import InferInput, service_pb2, service_pb2_grpc
+from tritonclient.utils import deserialize_bytes_tensor
+
+from dspark_client.errors import RemoteError
+
+MODEL = "dspark"
+REAL_STATUS = (("triton_grpc_error", "true"),)       # errors end the stream with their gRPC code, not as text inside it
+TEXT, INT, FLOAT, SEED, FLAG = "BYTES", "INT32", "FP32", "UINT64", "BOOL"
+NUMPY = {TEXT: np.object_, INT: np.int32, FLOAT: np.float32, SEED: np.uint64, FLAG: np.bool_}
+DATATYPES = {
+    "text_input": TEXT, "input_ids": INT, "messages": TEXT, "max_tokens": INT, "temperature": FLOAT, "top_k": INT,
+    "top_p": FLOAT, "min_p": FLOAT, "repetition_penalty": FLOAT, "seed": SEED, "stop_words": TEXT,
+    "return_log_probs": FLAG, "max_draft_tokens": INT, "sampling_parameters": TEXT,
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation; role is `system`, `user` or `assistant`."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One request, in the names of the model's inputs; what is None is not sent and takes the server's default.
+
+    Exactly one of `text_input`, `input_ids` and `messages` says what to continue.
+    """
+
+    text_input: str | None = None
+    input_ids: Sequence[int] | None = None
+    messages: Sequence[Message] | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop_words: Sequence[str] | None = None
+    return_log_probs: bool | None = None
+    max_draft_tokens: int | None = None
+    sampling_parameters: str | None = None
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The inputs that are set, each a vector."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        if self.messages is not None:
+            values["messages"] = json.dumps([{"role": m.role, "content": m.content} for m in self.messages])
+        return {name: _vector(value, DATATYPES[name]) for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One response of a stream. `finish_reason` is empty until the last one, which also carries the statistics."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    finish_reason: str = ""
+    statistics: Mapping[str, Any] | None = None
+
+
+class Connection:
+    """A channel to one server; may be shared by threads, each request being a stream of its own."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.insecure_channel(address, options=[
+            ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),    # another connection's back-off after a restart is not ours
+        ])
+        self._service = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def generate(self, generation: Generation, timeout_s: float | None = None) -> TokenStream:
+        """Send a request; iterate over the answer for its chunks."""
+        return self.send(generation.tensors(), timeout_s)
+
+    def send(self, tensors: Mapping[str, np.ndarray], timeout_s: float | None = None) -> TokenStream:
+        """Send raw inputs as they are; strings are object arrays of `bytes` or `str`."""
+        request = service_pb2.ModelInferRequest(model_name=MODEL)
+        for name, values in tensors.items():
+            tensor = InferInput(name, list(values.shape), _datatype(values))
+            tensor.set_data_from_numpy(values)
+            request.inputs.append(tensor._get_tensor())
+            request.raw_input_contents.append(tensor._get_content())
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+        return TokenStream(self._service.ModelStreamInfer(iter([request]), timeout=timeout_s, metadata=REAL_STATUS))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TokenStream:
+    """The answer to one request. Iterating raises RemoteError when the server refuses, fails or goes away."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __iter__(self) -> Iterator[Chunk]:
+        try:
+            for message in self._call:
+                if message.error_message:
+                    raise RemoteError("UNKNOWN", message.error_message)
+                if message.infer_response.outputs:
+                    yield _chunk(message.infer_response)
+        except grpc.RpcError as error:
+            raise RemoteError(error.code().name, error.details() or "no details") from error
+        finally:
+            self._call.cancel()
+
+    def cancel(self) -> None:
+        """Tell the server that nobody listens any more; its slot is free after the round in progress."""
+        self._call.cancel()
+
+
+def _vector(value: Any, datatype: str) -> np.ndarray:
+    return np.array([value] if isinstance(value, str) or np.isscalar(value) else list(value), NUMPY[datatype])
+
+
+def _datatype(values: np.ndarray) -> str:
+    for name, kind in NUMPY.items():
+        if values.dtype == kind:
+            return name
+    return {"int64": "INT64", "float64": "FP64", "uint8": "UINT8"}.get(values.dtype.name, "BYTES")
+
+
+def _chunk(response: service_pb2.ModelInferResponse) -> Chunk:
+    outputs = {
+        output.name: _values(output.datatype, raw)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
+    statistics = _text(outputs, "statistics")
+    return Chunk(
+        text=_text(outputs, "text_output"),
+        token_ids=tuple(int(token) for token in outputs.get("token_ids", ())),
+        log_probs=tuple(float(value) for value in outputs.get("log_probs", ())),
+        finish_reason=_text(outputs, "finish_reason"),
+        statistics=json.loads(statistics) if statistics else None,
+    )
+
+
+def _values(datatype: str, raw: bytes) -> np.ndarray:
+    return deserialize_bytes_tensor(raw) if datatype == TEXT else np.frombuffer(raw, NUMPY[datatype])
+
+
+def _text(outputs: Mapping[str, np.ndarray], name: str) -> str:
+    return b"".join(outputs.get(name, ())).decode()
