@@ -110,11 +110,13 @@ def _nucleus(row: Float32, weights: Float64, top_p: float) -> Int64:
     if float(ranked_weights.sum()) >= mass:
         return ranked[: _nucleus_size(ranked_weights, mass)]
     depth = np.minimum((row[ranked[0]] - row) * np.float32(_BINS_PER_NAT), _DEPTH_BINS - 1).astype(np.intp)
-    border = int(np.bincount(depth, weights).cumsum().searchsorted(mass))
+    reached = np.bincount(depth, weights).cumsum()
+    border = min(int(reached.searchsorted(mass)), reached.size - 1)
+    missing = mass - float(reached[border - 1]) if border else mass
     kept = depth < border
     at_border = np.flatnonzero(depth == border)
     ranked = at_border[(-row[at_border]).argsort(kind="stable")]
-    kept[ranked[: _nucleus_size(weights[ranked], mass - float(weights[kept].sum()))]] = True
+    kept[ranked[: _nucleus_size(weights[ranked], missing)]] = True
     ids: Int64 = np.flatnonzero(kept)
     return ids
 
