@@ -1,4 +1,4 @@
-"""Sampling of a draft block: γ dependent draws from p^d, unrolled so that they export as one graph (dspark-spec, 2 and 6).
+"""Sampling of a draft block: γ dependent draws from p^d, unrolled to export as one graph (dspark-spec, 2 and 6).
 
 p^d is the softmax over the K most likely tokens, renormalised. What is returned is the very vector that was drawn
 from: the acceptance rule divides by it.
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 CANDIDATES = 64   # K, at most; the architecture's choice: an exact distribution that is small enough to send
-GROUP = 64        # vocabulary entries under one maximum in the two-stage search; 64 was the quickest of 16..128 at V=49152
+GROUP = 64        # entries under one maximum in the two-stage search: the quickest of 16..128 at V = 49152
 
 
 class Head(Protocol):
@@ -69,7 +69,7 @@ def candidate_probabilities(values: Tensor, temperatures: Tensor) -> Tensor:
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     """Places [R, 1] drawn from `probabilities` [R, K] by inverse CDF of `uniforms` [R] in [0, 1).
 
-    Rounding may leave the sum below a uniform close to 1: the last candidate with a probability above 0 takes that rest.
+    Rounding may leave the sum below a uniform close to 1: the last candidate with a probability above 0 takes the rest.
     """
     passed = (torch.cumsum(probabilities, -1) <= uniforms.unsqueeze(-1)).to(torch.int64).sum(-1, keepdim=True)
     last = (probabilities > 0).to(torch.int64).sum(-1, keepdim=True) - 1
@@ -79,7 +79,7 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 def sample_block(
     head: Head, hidden: Tensor, base_logits: Tensor, anchors: Tensor, temperatures: Tensor, uniforms: Tensor
 ) -> DraftBlock:
-    """Draw x_1..x_gamma from h [R, gamma, d] and U [R, gamma, V], each given its predecessor (x_0 is the anchor [R])."""
+    """Draw x_1..x_gamma from h [R, gamma, d] and U [R, gamma, V], each given its predecessor (x_0: the anchor [R])."""
     count = min(CANDIDATES, base_logits.shape[-1])
     state = head.start_head(hidden[:, 0])
     previous = anchors

@@ -45,7 +45,10 @@ class GatedMarkovHead(VanillaMarkovHead):
 
 
 class RnnHead(VanillaMarkovHead):
-    """z_k = [s_{k-1} ; W1[x_{k-1}] ; h_k] → gate g, candidate, output; s_k = σ(g)⊙s_{k-1} + (1-σ(g))⊙tanh(candidate)."""
+    """z_k = [s_{k-1} ; W1[x_{k-1}] ; h_k] → gate g, candidate c, output o; s_k = σ(g)⊙s_{k-1} + (1-σ(g))⊙tanh(c).
+
+    B_k = tanh(o) W2, s_0 = 0.
+    """
 
     def __init__(self, vocabulary_size: int, rank: int, hidden_size: int) -> None:
         super().__init__(vocabulary_size, rank, hidden_size)

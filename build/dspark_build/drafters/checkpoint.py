@@ -1,0 +1,111 @@
+"""Drafter checkpoints: config.json and model.safetensors with the published names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from dspark.errors import ConfigurationError
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dspark_build.checkpoints.form import CONFIG, WEIGHTS, write_json
+from dspark_build.drafters.published import EMBEDDINGS_FROM_TARGET, parse_drafter_config, published_fields
+from dspark_build.models.config import ModelConfig, read_json
+from dspark_build.models.drafter import Drafter
+from dspark_build.models.drafter_config import DrafterConfig
+from dspark_build.models.layers import RotaryEmbedding
+from dspark_build.models.weights import load_weights, read_tensors, safetensors_files
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+CONFIDENCE_PREFIX = "confidence_head."
+VOCABULARY_MAPS = ("d2t", "t2d")     # a reduced draft vocabulary ("speculators")
+
+
+def read_drafter_config(folder: Path, target_checkpoint: Path) -> DrafterConfig:
+    """The DrafterConfig in `folder`, checked against the target's. Raises ConfigurationError naming the field."""
+    source = folder / CONFIG
+    return parse_drafter_config(read_json(source), str(source), ModelConfig.read(target_checkpoint))
+
+
+def load_drafter_checkpoint(folder: Path, target_checkpoint: Path) -> Drafter:
+    """Read a drafter in the published form, in float32; its own weights are trainable, the target's copies frozen.
+
+    Embedding and head come from the target where the config says `embeddings_from_target`. A checkpoint without
+    confidence weights gives a drafter without confidence head. Raises ConfigurationError naming the field that is
+    not understood, or the tensor that is missing, surplus or misshapen.
+    """
+    fields = dict(read_json(folder / CONFIG))
+    tensors = dict(read_tensors(folder))
+    for name in VOCABULARY_MAPS:
+        if name in tensors:
+            raise ConfigurationError(f"{folder}: tensor {name} maps a reduced draft vocabulary, which is not supported")
+    if not any(name.startswith(CONFIDENCE_PREFIX) for name in tensors):
+        fields["enable_confidence_head"] = False
+    config = parse_drafter_config(fields, str(folder / CONFIG), ModelConfig.read(target_checkpoint))
+    if fields.get(EMBEDDINGS_FROM_TARGET, False):
+        given = [name for name in (EMBEDDING, HEAD) if name in tensors]
+        if given:
+            raise ConfigurationError(f"{folder}: {EMBEDDINGS_FROM_TARGET} is true, but tensor {given[0]} is there too")
+        tensors[EMBEDDING], tensors[HEAD] = target_embeddings(target_checkpoint)
+    with torch.device("meta"):
+        drafter = Drafter(config)
+    load_weights(drafter, tensors, str(folder))
+    drafter.rotary = RotaryEmbedding(config.model)
+    return unfreeze(drafter).eval()
+
+
+def save_drafter_checkpoint(
+    drafter: Drafter,
+    folder: Path,
+    target_checkpoint: Path,
+    *,
+    embeddings: bool = False,
+    dtype: torch.dtype = torch.float32,
+    notes: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write config.json and model.safetensors to `folder`, with the published names and fields; returns `folder`.
+
+    Without `embeddings` embed_tokens and lm_head, two thirds of the size, are left out and the config says so;
+    other loaders need them in. `notes` (how it was trained) goes to the config's field `dspark_notes`.
+    """
+    left_out = () if embeddings else (EMBEDDING, HEAD)
+    tensors = {
+        name: tensor.detach().to(dtype).contiguous().clone()   # safetensors refuses tensors that share memory
+        for name, tensor in drafter.state_dict().items()
+        if name not in left_out
+    }
+    fields = published_fields(drafter.config, read_json(target_checkpoint / CONFIG), not embeddings)
+    fields["torch_dtype"] = str(dtype).removeprefix("torch.")
+    if notes is not None:
+        fields["dspark_notes"] = dict(notes)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    write_json(folder / CONFIG, fields)
+    return folder
+
+
+def target_embeddings(target_checkpoint: Path) -> tuple[Tensor, Tensor]:
+    """The target's embedding and head [V, d] in float32, one tensor twice where they are tied."""
+    tied = ModelConfig.read(target_checkpoint).tied_head
+    embedding = _read_tensor(target_checkpoint, EMBEDDING)
+    return embedding, embedding if tied else _read_tensor(target_checkpoint, HEAD)
+
+
+def unfreeze(drafter: Drafter) -> Drafter:
+    """Let gradients reach everything but the copies of the target's embedding and head."""
+    for name, parameter in drafter.named_parameters():
+        parameter.requires_grad_(name not in (EMBEDDING, HEAD))
+    return drafter
+
+
+def _read_tensor(folder: Path, name: str) -> Tensor:
+    for path in safetensors_files(folder):
+        with safe_open(path, framework="pt") as file:
+            for stored in file.keys():  # noqa: SIM118 - safe_open is not a mapping
+                if stored.removeprefix("model.") == name:
+                    return file.get_tensor(stored).to(torch.float32)
+    raise ConfigurationError(f"{folder}: tensor {name} is missing")
