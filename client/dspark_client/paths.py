@@ -10,6 +10,7 @@ from dspark.errors import ConfigurationError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENGINES = ("int8", "fp32")
+DEFAULT_CHECKPOINT = "smollm2-135m-instruct"
 
 
 def home() -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
 POLL_S = 0.05
+LEAVING_S = 1.0            # for model processes to leave on their own, once their server is gone
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,6 @@ class ProcessId:
         """False once it has ended, also while it still waits to be reaped."""
         state = _state(self.pid)
         return state is not None and state[2] == self.start_ticks and state[0] not in "ZX"
-
-    def kill(self) -> None:
-        if self.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
 
 
 def _state(pid: int) -> tuple[str, int, int] | None:
@@ -53,24 +49,25 @@ def children(pid: int) -> frozenset[ProcessId]:
     return frozenset(found)
 
 
-def stop(process: subprocess.Popen[bytes], offspring: frozenset[ProcessId], patience_s: float) -> None:
-    """End a server and its model processes: TERM, and KILL for whatever is left after `patience_s`.
-
-    `offspring` are children seen earlier: one that lost its parent no longer shows as a child.
-    """
-    offspring = offspring | children(process.pid)
-    if process.poll() is None:
+def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """TERM, and KILL after `patience_s`; at once where that is 0."""
+    if patience_s:
         process.terminate()
-    try:
-        process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    deadline = time.monotonic() + 1.0                 # model processes leave on their own once the server is gone
-    while any(child.alive() for child in offspring) and time.monotonic() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+    process.kill()
+    process.wait()
+
+
+def end_children() -> None:
+    """Wait shortly for this process's children, then KILL them, and those that become its children by that."""
+    deadline = time.monotonic() + LEAVING_S
+    while left := children(os.getpid()):
+        if time.monotonic() > deadline:
+            for child in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
         time.sleep(POLL_S)
-    for child in offspring:
-        child.kill()
 
 
 def remove_shared_memory(prefix: str) -> None:

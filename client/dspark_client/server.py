@@ -28,7 +28,7 @@ FREE_PORT_TRIES = 3
 class SupervisedServer:
     """One server from `start` to `stop`, through as many restarts as it takes.
 
-    A thread owns the process: the kernel ties the server's life to the thread that started it (see `launch.py`).
+    A thread owns the process: the kernel ties the server's life to the thread that started it (see `keeper.py`).
     Raises ConfigurationError when no Triton server is installed.
     """
 
@@ -52,7 +52,7 @@ class SupervisedServer:
             addresses=addresses, shared_memory_prefix=prefix, log=server_log, patience=self._patience,
         )
         self.restarts = 0
-        self._run: ServerRun | None = None
+        self._pid: int | None = None
         self._failure: ServerError | None = None
         self._ready, self._ended, self._stopping = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._live, name="dspark-server", daemon=True)
@@ -60,19 +60,24 @@ class SupervisedServer:
     @property
     def pid(self) -> int:
         """The server's process now; another one after a restart."""
-        if self._run is None:
-            raise ServerError("the server has not been started")
-        return self._run.process.pid
+        if self._pid is None:
+            raise ServerError("the server has not answered yet")
+        return self._pid
 
-    def start(self) -> None:
-        """Return once the server has answered an inference. Raises ConfigurationError or ServerError."""
+    def start(self, give_up: threading.Event | None = None) -> bool:
+        """Return True once the server has answered an inference, False when `give_up` was set before.
+
+        Raises ConfigurationError or ServerError when it does not start; nothing is left then.
+        """
         try:
             require_free(self._ports, self._host)
             self._thread.start()
             while not (self._ready.wait(self._patience.look_every) or self._ended.is_set()):
-                pass                                  # short waits, so that Ctrl-C is seen in between
+                if give_up is not None and give_up.is_set():
+                    self.stop()
             if self._failure is not None:
                 raise self._failure
+            return self._ready.is_set()
         except BaseException:
             self.stop()
             raise
@@ -120,11 +125,11 @@ class SupervisedServer:
 
     def _live_once(self) -> tuple[str, float]:
         """Why this life ended, and for how long it could answer, in s. Raises ServerError if the first never could."""
-        self._run = run = ServerRun(self._plan, self._stopping)
+        run = ServerRun(self._plan, self._stopping)
         ready_at = None
         try:
             if run.await_first_answer():
-                ready_at = time.monotonic()
+                self._pid, ready_at = run.pid, time.monotonic()
                 self._ready.set()
             reason = run.watch()
         except ServerError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from dspark_client import paths
 
 KEPT = 20
 TAIL_LINES = 25
+BACKGROUND = re.compile(r"I\d{4} |\| |\+-|$")        # Triton's information lines, its tables, empty lines
 
 
 class ServerLog:
@@ -24,6 +26,6 @@ class ServerLog:
         self.path.touch()
 
     def tail(self) -> str:
-        """The last lines, headed by the file's name: what to show when a start fails."""
-        lines = self.path.read_text(errors="replace").splitlines()
-        return "\n".join([f"(end of {self.path})", *lines[-TAIL_LINES:]])
+        """The last warnings, errors and tracebacks, headed by the file's name: what to show when a start fails."""
+        lines = [line for line in self.path.read_text(errors="replace").splitlines() if not BACKGROUND.match(line)]
+        return "\n".join([f"(from {self.path})", *lines[-TAIL_LINES:]])

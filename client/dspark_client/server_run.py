@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,12 +12,14 @@ import threading
 import time
 from dataclasses import dataclass
 
-from dspark_client import launch, processes
+from dspark_client import processes
 from dspark_client.errors import RemoteError, ServerError
 from dspark_client.ports import Addresses
 from dspark_client.probe import Pulse, probe
 from dspark_client.server_log import ServerLog
 from dspark_client.triton import EXIT_TIMEOUT_S
+
+KEEPER_S = 10.0                      # beyond its own patience, for ending what is left
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,7 @@ class Patience:
     probe: float = 15.0              # for the answer to a probing inference
     probe_every: float = 5.0
     look_every: float = 0.2          # at the processes
-    stop: float = EXIT_TIMEOUT_S + 5.0
-    stop_dead: float = 0.5           # a server that lost a model process cannot stop in good order
+    stop: float = EXIT_TIMEOUT_S + 4.0
     settled: float = 60.0            # a server that lived so long has its earlier deaths forgiven
     probes_missed: int = 2
     pauses: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0)   # before each restart in a row; then it gives up
@@ -46,14 +49,17 @@ class ServerPlan:
 
 
 class ServerRun:
-    """A started server process. `stopping` interrupts every wait."""
+    """A started server process, with its keeper as parent. `stopping` interrupts every wait."""
 
     def __init__(self, plan: ServerPlan, stopping: threading.Event) -> None:
         self._plan, self._patience, self._stopping = plan, plan.patience, stopping
+        self.pid: int | None = None                   # of the server, known after the first answer
         self._model_processes: frozenset[processes.ProcessId] = frozenset()
+        keeper = (sys.executable, "-m", "dspark_client.keeper", str(os.getpid()), str(plan.patience.stop),
+                  plan.shared_memory_prefix)
         with plan.log.path.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *plan.command],
+            self._keeper = subprocess.Popen(
+                [*keeper, *plan.command],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=plan.environment,
                 start_new_session=True,               # Ctrl-C in the terminal reaches the supervisor alone
             )
@@ -63,8 +69,8 @@ class ServerRun:
         deadline = time.monotonic() + self._patience.start
         met = "its gRPC port stays closed"
         while not self._stopping.wait(self._patience.look_every):
-            if self.process.poll() is not None:
-                raise self._not_started(f"the server ended while starting (status {self.process.returncode})")
+            if self._keeper.poll() is not None:
+                raise self._not_started(f"the server ended while starting (status {self._keeper.returncode})")
             if time.monotonic() > deadline:
                 raise self._not_started(f"no answer within {self._patience.start:.0f} s: {met}")
             if not _listens(self._plan.addresses.grpc):
@@ -76,7 +82,8 @@ class ServerRun:
                 if error.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
                     raise self._not_started(f"the first inference failed: {met}") from error
             else:
-                self._model_processes = processes.children(self.process.pid)
+                (server,) = processes.children(self._keeper.pid)
+                self.pid, self._model_processes = server.pid, processes.children(server.pid)
                 return True
         return False
 
@@ -86,8 +93,8 @@ class ServerRun:
         next_probe = time.monotonic() + self._patience.probe_every
         try:
             while not self._stopping.wait(self._patience.look_every):
-                if self.process.poll() is not None:
-                    return f"the server ended (status {self.process.returncode})"
+                if self._keeper.poll() is not None:
+                    return f"the server ended (status {self._keeper.returncode})"
                 if not all(child.alive() for child in self._model_processes):
                     return "a model process died"
                 if pulse.failures >= self._patience.probes_missed:
@@ -100,10 +107,12 @@ class ServerRun:
             pulse.close()
 
     def end(self) -> None:
-        """Leave no process and no shared memory of this life."""
-        patience_s = self._patience.stop if self._stopping.is_set() else self._patience.stop_dead
-        processes.stop(self.process, self._model_processes, patience_s)
-        processes.remove_shared_memory(self._plan.shared_memory_prefix)
+        """Leave no process and no shared memory of this life; what lost a model process cannot stop in good order."""
+        self._keeper.send_signal(signal.SIGTERM if self._stopping.is_set() else signal.SIGQUIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(self._patience.stop + KEEPER_S)
+        self._keeper.kill()
+        self._keeper.wait()
 
     def _not_started(self, reason: str) -> ServerError:
         return ServerError(f"{reason}\n{self._plan.log.tail()}")

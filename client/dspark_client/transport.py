@@ -15,13 +15,15 @@ from tritonclient.utils import deserialize_bytes_tensor
 from dspark_client.errors import RemoteError
 
 MODEL = "dspark"
+FIRST, ACCEPTED, CORRECTION, BONUS = range(4)        # token_origins: where a token of an answer came from
 REAL_STATUS = (("triton_grpc_error", "true"),)       # errors end the stream with their gRPC code, not as text inside it
 TEXT, INT, FLOAT, SEED, FLAG = "BYTES", "INT32", "FP32", "UINT64", "BOOL"
 NUMPY = {TEXT: np.object_, INT: np.int32, FLOAT: np.float32, SEED: np.uint64, FLAG: np.bool_}
 DATATYPES = {
     "text_input": TEXT, "input_ids": INT, "messages": TEXT, "max_tokens": INT, "temperature": FLOAT, "top_k": INT,
     "top_p": FLOAT, "min_p": FLOAT, "repetition_penalty": FLOAT, "seed": SEED, "stop_words": TEXT,
-    "return_log_probs": FLAG, "max_draft_tokens": INT, "sampling_parameters": TEXT,
+    "stop_token_ids": INT, "ignore_eos": FLAG, "exclude_input_in_output": FLAG, "return_log_probs": FLAG,
+    "max_draft_tokens": INT, "sampling_parameters": TEXT, "stream": FLAG,
 }
 
 
@@ -51,9 +53,13 @@ class Generation:
     repetition_penalty: float | None = None
     seed: int | None = None
     stop_words: Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool | None = None
+    exclude_input_in_output: bool | None = None
     return_log_probs: bool | None = None
     max_draft_tokens: int | None = None
     sampling_parameters: str | None = None
+    stream: bool = True
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The inputs that are set, each a vector."""
@@ -69,6 +75,8 @@ class Chunk:
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
+    token_texts: tuple[str, ...] = ()
+    token_origins: tuple[int, ...] = ()               # FIRST, ACCEPTED, CORRECTION or BONUS
     log_probs: tuple[float, ...] = ()
     finish_reason: str = ""
     statistics: Mapping[str, Any] | None = None
@@ -153,6 +161,8 @@ def _chunk(response: service_pb2.ModelInferResponse) -> Chunk:
     return Chunk(
         text=_text(outputs, "text_output"),
         token_ids=tuple(int(token) for token in outputs.get("token_ids", ())),
+        token_texts=tuple(text.decode() for text in outputs.get("token_texts", ())),
+        token_origins=tuple(int(origin) for origin in outputs.get("token_origins", ())),
         log_probs=tuple(float(value) for value in outputs.get("log_probs", ())),
         finish_reason=_text(outputs, "finish_reason"),
         statistics=json.loads(statistics) if statistics else None,

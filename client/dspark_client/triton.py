@@ -19,7 +19,7 @@ from dspark_client.paths import REPOSITORY
 from dspark_client.ports import Ports
 
 STUB = "triton_python_backend_stub"
-EXIT_TIMEOUT_S = 5         # what Triton itself grants to requests in flight when it is told to stop
+EXIT_TIMEOUT_S = 3         # what Triton itself grants to requests in flight when it is told to stop
 
 
 @dataclass(frozen=True)
