@@ -45,7 +45,7 @@ def replace_calls(model: ov.Model) -> int:
     """Put OpenVINO's paged attention in the place of every placeholder; returns how many there were."""
     calls = [node for node in model.get_ordered_ops() if node.get_type_name() == PagedAttentionCall.__name__]
     for call in calls:
-        ov.utils.replace_node(call, _paged_attention(call.input_values()))
+        call.output(0).replace(_paged_attention(call.input_values()).output(0))
     model.validate_nodes_and_infer_types()
     return len(calls)
 

@@ -1,0 +1,134 @@
+"""Building a target engine: checkpoint and drafter in, a folder with engine.xml, engine.bin and engine.json out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from dspark.engines.contract import TargetLimits
+from dspark.engines.engine_json import ENGINE_GRAPH, BuildFacts, TargetRecord, write_record
+from dspark.engines.paged_graph import KV_BLOCK_SIZE
+from dspark.engines.paged_runner import PagedRunner
+from dspark.engines.rows import ATTENTION_PADDING, TOKEN_PADDING
+from dspark.errors import ConfigurationError
+
+from dspark_build.checkpoints.form import checkpoint_hash
+from dspark_build.export.paged import compress, convert_target, save
+from dspark_build.machine import cpu_model
+from dspark_build.models.config import ModelConfig, read_json
+from dspark_build.models.feature_head import FeatureHead
+from dspark_build.models.target import Target
+from dspark_build.probe import largest_logit_difference, probe_limits
+
+PRECISIONS = ("fp32", "int8")
+TOOLS = ("openvino", "torch", "nncf", "numpy")
+
+
+@dataclass(frozen=True)
+class TargetSizes:
+    """What a target is built for. The pool takes 8 · layers · kv_heads · head_size bytes a token, once touched."""
+
+    max_context: int = 4096          # tokens of one sequence; cut to what the model was trained for
+    max_slots: int = 32
+    kv_tokens: int = 16384           # of all sequences together
+    max_draft_tokens: int = 0        # of one request in one step; 0: the drafter's block size
+
+
+def build_target(
+    checkpoint: Path,
+    drafter: Path,
+    precision: str,
+    out: Path,
+    sizes: TargetSizes | None = None,
+    allow_inexact: bool = False,
+) -> TargetRecord:
+    """Compile a checkpoint and a drafter's feature head into the folder `out`, which is replaced as a whole.
+
+    precision: "fp32" | "int8" (weights). Raises ConfigurationError when checkpoint, drafter and sizes do not fit
+    together, or when nothing makes the engine exact on this machine (unless `allow_inexact`).
+    """
+    if precision not in PRECISIONS:
+        raise ConfigurationError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+    target = Target.load(checkpoint)
+    features = FeatureHead.load(drafter, target.config)
+    record = TargetRecord(
+        limits=_limits(target.config, drafter, sizes or TargetSizes()),
+        layers=target.config.layers,
+        kv_heads=target.config.kv_heads,
+        head_size=target.config.head_size,
+        tap_ids=features.tap_ids,
+        padding=ATTENTION_PADDING,
+        min_rows_per_sequence=2,
+        min_rows_per_step=2,
+        quantise_activations=precision == "int8",
+        exact=False,
+        facts=BuildFacts(
+            checkpoint=checkpoint.name,
+            checkpoint_hash=checkpoint_hash(checkpoint),
+            drafter_hash=checkpoint_hash(drafter),
+            precision=precision,
+            tools={tool: version(tool) for tool in TOOLS},
+            cpu=cpu_model(),
+        ),
+    )
+    partial = out.with_name(out.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save(compress(convert_target(target, features), precision), str(partial / ENGINE_GRAPH))
+    del target, features
+    record = settle_exactness(partial, record, allow_inexact)
+    write_record(partial, record)
+    shutil.rmtree(out, ignore_errors=True)
+    partial.rename(out)
+    return record
+
+
+def settle_exactness(folder: Path, record: TargetRecord, allow_inexact: bool) -> TargetRecord:
+    """The record with the cheapest settings under which logits do not depend on the batch.
+
+    Raises ConfigurationError when there are none, unless `allow_inexact`.
+    """
+    differences = {}
+    for candidate in _candidates(record):
+        probed = replace(candidate, limits=probe_limits(record.limits))
+        runner = PagedRunner(folder, probed, candidate.padding)
+        difference = largest_logit_difference(runner, record.limits.vocabulary_size)
+        if difference == 0.0:
+            return replace(candidate, exact=True)
+        differences[f"{candidate.padding} padding, quantised activations {candidate.quantise_activations}"] = difference
+    if allow_inexact:
+        return record
+    found = "; ".join(f"{name}: {difference:.2g}" for name, difference in differences.items())
+    raise ConfigurationError(
+        f"logits depend on the batch on this machine (largest differences: {found}), so plain and speculative decoding "
+        "could differ in a near tie; build with --allow-inexact to accept that, or use --engine fp32"
+    )
+
+
+def _candidates(record: TargetRecord) -> Iterator[TargetRecord]:
+    for quantise in (True, False) if record.quantise_activations else (False,):
+        for padding in (ATTENTION_PADDING, TOKEN_PADDING):
+            yield replace(record, padding=padding, quantise_activations=quantise)
+
+
+def _limits(config: ModelConfig, drafter: Path, sizes: TargetSizes) -> TargetLimits:
+    drafts = sizes.max_draft_tokens or read_json(drafter / "config.json").get("block_size")
+    if not isinstance(drafts, int) or drafts < 1:
+        raise ConfigurationError(f"{drafter / 'config.json'}: block_size must be a positive number, not {drafts!r}")
+    context = min(sizes.max_context, config.max_positions)
+    blocks = sizes.kv_tokens // KV_BLOCK_SIZE
+    if min(context, sizes.max_slots, blocks) < 1:
+        raise ConfigurationError(f"{sizes}: context, slots and KV tokens must be at least 1, 1 and {KV_BLOCK_SIZE}")
+    return TargetLimits(
+        vocabulary_size=config.vocabulary_size,
+        hidden_size=config.hidden_size,
+        max_context=context,
+        max_slots=sizes.max_slots,
+        kv_block_size=KV_BLOCK_SIZE,
+        kv_blocks=blocks,
+        max_draft_tokens=drafts,
+        spare_tokens=drafts,
+    )
