@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -15,7 +14,7 @@ from dspark.engines.paged_runner import PagedRunner
 from dspark.engines.rows import ATTENTION_PADDING, TOKEN_PADDING
 from dspark.errors import ConfigurationError
 
-from dspark_build.checkpoints.form import checkpoint_hash
+from dspark_build.checkpoints.form import checkpoint_hash, new_folder
 from dspark_build.export.paged import compress, convert_target, save
 from dspark_build.machine import cpu_model
 from dspark_build.models.config import ModelConfig, read_json
@@ -74,15 +73,11 @@ def build_target(
             cpu=cpu_model(),
         ),
     )
-    partial = out.with_name(out.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save(compress(convert_target(target, features), precision), str(partial / ENGINE_GRAPH))
-    del target, features
-    record = settle_exactness(partial, record, allow_inexact)
-    write_record(partial, record)
-    shutil.rmtree(out, ignore_errors=True)
-    partial.rename(out)
+    with new_folder(out) as folder:
+        save(compress(convert_target(target, features), precision), str(folder / ENGINE_GRAPH))
+        del target, features
+        record = settle_exactness(folder, record, allow_inexact)
+        write_record(folder, record)
     return record
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from dspark_build.models.layers import Attend, DecoderLayer, RMSNorm, RotaryEmbe
 from dspark_build.models.weights import load_weights, read_tensors
 
 EMBEDDING_TAP = -1
+Entry = TypeVar("Entry")
 
 
 class DenseOutput(NamedTuple):
@@ -50,10 +51,7 @@ class Target(nn.Module):
         not supported.
         """
         target = Target.on_meta(ModelConfig.read(folder))
-        tensors = {name.removeprefix("model."): tensor for name, tensor in read_tensors(folder)}
-        if target.config.tied_head:
-            tensors.pop("lm_head.weight", None)
-        load_weights(target, tensors, str(folder))
+        load_weights(target, target.own_names(dict(read_tensors(folder))), str(folder))
         target.rotary = RotaryEmbedding(target.config)
         return target.eval()
 
@@ -62,6 +60,13 @@ class Target(nn.Module):
         """A target whose weights have shapes only, to be assigned: initialising billions of numbers takes minutes."""
         with torch.device("meta"):
             return Target(config)
+
+    def own_names(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        """What belongs to the names of a Hugging Face checkpoint, by this module's names."""
+        own = {name.removeprefix("model."): entry for name, entry in entries.items()}
+        if self.config.tied_head:
+            own.pop("lm_head.weight", None)          # some files repeat the embedding
+        return own
 
     def run_layers(self, x: Tensor, positions: Tensor, attends: Sequence[Attend]) -> list[Tensor]:
         """Embeddings x [..., d] at positions [...] through all layers; `attends` has one entry a layer."""

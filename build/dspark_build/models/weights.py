@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -41,28 +41,30 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
 
 
+def check_shapes(module: nn.Module, shapes: Mapping[str, Sequence[int]], source: str) -> None:
+    """Raise ConfigurationError naming a tensor that `module` lacks, does not know, or has in another shape."""
+    wanted = {name: list(parameter.shape) for name, parameter in module.named_parameters()}
+    for name, shape in wanted.items():
+        if name not in shapes:
+            raise ConfigurationError(f"{source}: tensor {name} is missing")
+        if list(shapes[name]) != shape:
+            raise ConfigurationError(f"{source}: tensor {name} has shape {list(shapes[name])}, expected {shape}")
+    surplus = sorted(name for name in set(shapes) - set(wanted) if not name.endswith(IGNORED_SUFFIXES))
+    if surplus:
+        raise ConfigurationError(f"{source}: tensor {surplus[0]} is not part of this model ({len(surplus)} surplus)")
+
+
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Assign `tensors` to the parameters of `module`, shared parameters once.
+    """Assign `tensors` to the parameters of `module`, a shared parameter to all its owners.
 
     Raises ConfigurationError naming a tensor that is missing, surplus or of another shape.
     """
-    wanted = dict(module.named_parameters())
-    given = {name: tensor for name, tensor in tensors.items() if not name.endswith(IGNORED_SUFFIXES)}
-    for name, parameter in wanted.items():
-        if name not in given:
-            raise ConfigurationError(f"{source}: tensor {name} is missing")
-        if given[name].shape != parameter.shape:
-            raise ConfigurationError(
-                f"{source}: tensor {name} has shape {list(given[name].shape)}, expected {list(parameter.shape)}"
-            )
-    surplus = sorted(set(given) - set(wanted))
-    if surplus:
-        raise ConfigurationError(f"{source}: tensor {surplus[0]} is not part of this model ({len(surplus)} surplus)")
+    check_shapes(module, {name: tensor.shape for name, tensor in tensors.items()}, source)
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
     for owner in module.modules():
         for name, parameter in owner.named_parameters(recurse=False):
             owners.setdefault(id(parameter), []).append((owner, name))
-    for name, parameter in wanted.items():
-        loaded = nn.Parameter(given[name], requires_grad=False)
+    for name, parameter in list(module.named_parameters()):
+        loaded = nn.Parameter(tensors[name], requires_grad=False)
         for owner, attribute in owners[id(parameter)]:
             setattr(owner, attribute, loaded)
