@@ -2,8 +2,8 @@
 
 from dspark.scheduling.allocation import allocate, best_budget, causal_greedy, stale_budget
 from dspark.scheduling.calibration import Calibration
-from dspark.scheduling.policies import Scheduler, make_scheduler
 from dspark.scheduling.confidence import survival
+from dspark.scheduling.policies import Scheduler, make_scheduler
 
 __all__ = [
     "Calibration",

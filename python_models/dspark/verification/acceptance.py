@@ -55,8 +55,8 @@ def verify_block(
 
 
 def draft_distribution(ids: Int32, probs: Float32) -> Distribution:
-    """p^d at one position from its candidates [K] (distinct; id -1 pads), made to sum to 1 in fp64."""
-    present = np.flatnonzero(ids >= 0)
+    """p^d at one position from its candidates [K] (distinct; id -1 or probability 0 pads), made to sum to 1 in fp64."""
+    present = np.flatnonzero((ids >= 0) & (probs > 0))
     present = present[ids[present].argsort()]
     weights = probs[present].astype(np.float64)
     return Distribution(ids[present].astype(np.int64), weights, float(weights.sum()))
