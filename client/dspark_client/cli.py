@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from enum import Enum
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
-from dspark.errors import DSparkError
+from dspark.errors import ConfigurationError, DSparkError
+from dspark.settings import ServingSettings
 from typer.exceptions import Abort, Exit, TyperException
 
 from dspark_client.paths import DEFAULT_CHECKPOINT
 
-BAD_INPUT, INTERRUPTED = 2, 130
+MISMATCH, BAD_INPUT, INTERRUPTED = 1, 2, 130
+DEFAULT_POLICY = ServingSettings.policy
 DEFAULT_GRPC = "127.0.0.1:8001"
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+    add_completion=False, context_settings={"max_content_width": 110}, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="DSpark speculative decoding on Triton. First steps: 'make serve', then 'dspark ask \"Hello\"'.",
 )
 
@@ -28,17 +33,52 @@ class Engine(str, Enum):
     fp32 = "fp32"
 
 
-EngineOption = Annotated[Engine, typer.Option(help="Precision of the built engine.")]
-CheckpointOption = Annotated[str, typer.Option(help="Name of a prepared checkpoint, or a Hugging Face folder.")]
-
+EngineOption = Annotated[Engine, typer.Option(help="Precision of the engine.")]
+CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared checkpoint whose engine is used.")]
 PolicyOption = Annotated[str, typer.Option(help="How many drafts are verified: none, full, fixed:N or threshold:C.")]
+AddressOption = Annotated[str, typer.Option(help="gRPC address of the server; if none listens there, one is started.")]
+PromptsOption = Annotated[list[Path], typer.Option("--prompts", help="Files of JSON lines {id, domain, turns}.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Take at most so many prompts of each file.")]
+MaxTokensOption = Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")]
+TemperatureOption = Annotated[float, typer.Option(min=0.0, help="0 is greedy.")]
+ConcurrencyOption = Annotated[str, typer.Option(help="Requests in flight, such as 1,8,16.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result to this file too.")]
+SeedOption = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer.")]
+
+
+@app.command()
+def prepare(
+    source: Annotated[str, typer.Argument(help="Name, folder with config.json and safetensors, or hub name.")]
+    = DEFAULT_CHECKPOINT,
+) -> None:
+    """Bring a checkpoint into DSPARK_HOME: the default model (93 MB), or a Llama or Qwen3 folder.
+
+    Example: dspark prepare
+    """
+    typer.echo(f"{_build_verbs().prepare_checkpoint(source)} is ready")
+
+
+@app.command()
+def build(
+    engine: EngineOption = Engine.int8,
+    checkpoint: Annotated[str, typer.Option(help="Name, folder or hub name of the target.")] = DEFAULT_CHECKPOINT,
+    drafter: Annotated[Path | None, typer.Option(help="Folder of a drafter in the published form.")] = None,
+    allow_inexact: Annotated[
+        bool, typer.Option(help="Accept an engine whose logits depend on the batch on this machine.")
+    ] = False,
+) -> None:
+    """Compile target and drafter; what is built from the same inputs already is kept.
+
+    Example: dspark build --engine fp32
+    """
+    _build_verbs().build_engine(checkpoint, engine.value, drafter, allow_inexact)
 
 
 @app.command()
 def serve(
     engine: EngineOption = Engine.int8,
     checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
-    policy: PolicyOption = "threshold:0.3",
+    policy: PolicyOption = DEFAULT_POLICY,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     http_port: int = 8000,
     grpc_port: int = 8001,
@@ -51,21 +91,170 @@ def serve(
 
     Example: dspark serve --engine int8 --policy threshold:0.3
     """
-    from dspark.settings import ServingSettings
-
     from dspark_client import paths
+    from dspark_client.deployment import check_deployment, serving_settings
     from dspark_client.ports import Ports
     from dspark_client.serve import serve as run
 
-    folder = paths.require_built(paths.engine_folder(checkpoint, engine.value))
-    settings = ServingSettings(str(folder.root), policy, max_queue, max_slots, threads=threads)
+    settings = replace(
+        serving_settings(checkpoint, engine.value, policy),
+        max_queue=max_queue, max_slots=max_slots, threads=threads,
+    )
+    check_deployment(settings)
     run(settings, paths.model_repository(), Ports(http_port, grpc_port, metrics_port), host)
+
+
+@app.command()
+def ask(
+    prompt: Annotated[str, typer.Argument(help="The question; - reads it from standard input.")] = "-",
+    address: AddressOption = DEFAULT_GRPC,
+    engine: EngineOption = Engine.int8,
+    checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
+    max_tokens: MaxTokensOption = 256,
+    temperature: TemperatureOption = 0.0,
+    top_p: Annotated[float | None, typer.Option(help="Sample among the likeliest tokens of this mass.")] = None,
+    seed: SeedOption = None,
+    statistics: Annotated[bool, typer.Option("--statistics", help="Print speed and tokens a round to stderr.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Only ask the server for one token: status 0 if it comes.")
+    ] = False,
+) -> None:
+    """Ask one question and stream the answer.
+
+    Example: dspark ask "What is the capital of France?"
+    """
+    from dspark_client import ask as asking
+    from dspark_client.deployment import serving_settings
+    from dspark_client.probe import PROBE_TIMEOUT_S
+    from dspark_client.probe import probe as probe_server
+    from dspark_client.sessions import any_server
+    from dspark_client.transport import Generation, Message
+
+    if probe:
+        return probe_server(address, PROBE_TIMEOUT_S)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    generation = Generation(
+        messages=[Message("user", text)], max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed
+    )
+    with any_server(address, serving_settings(checkpoint, engine.value)) as connection:
+        found = asking.ask(connection, generation)
+    if statistics and found:
+        typer.echo(asking.summary(found), err=True)
+
+
+@app.command()
+def chat(
+    address: AddressOption = DEFAULT_GRPC,
+    engine: EngineOption = Engine.int8,
+    checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
+    max_tokens: MaxTokensOption = 512,
+    temperature: TemperatureOption = 0.0,
+    top_p: Annotated[float | None, typer.Option(help="Sample among the likeliest tokens of this mass.")] = None,
+    seed: SeedOption = None,
+    system: Annotated[str, typer.Option(help="System message.")] = "",
+    show_drafts: Annotated[
+        bool, typer.Option("--show-drafts", help="Colour accepted draft tokens, corrections and bonus tokens.")
+    ] = False,
+) -> None:
+    """Talk to the model.
+
+    Example: dspark chat --show-drafts
+    """
+    from dspark_client.chat import Chat
+    from dspark_client.deployment import serving_settings
+    from dspark_client.sessions import any_server
+    from dspark_client.transport import Generation
+
+    settings = Generation(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    with any_server(address, serving_settings(checkpoint, engine.value)) as connection:
+        Chat(connection, settings, show_drafts, system).run()
+
+
+@app.command()
+def evaluate(
+    prompts: PromptsOption,
+    lossless: Annotated[
+        bool, typer.Option("--lossless", help="Compare greedy answers with and without speculation, token by token.")
+    ] = False,
+    engine: EngineOption = Engine.int8,
+    checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
+    policy: PolicyOption = "full",
+    limit: LimitOption = None,
+    max_tokens: MaxTokensOption = 128,
+    temperature: TemperatureOption = 0.0,
+    concurrency: ConcurrencyOption = "8",
+    json_file: JsonOption = None,
+) -> None:
+    """Measure accepted tokens a round (tau) through a server; with --lossless, prove that answers stay the same.
+
+    Example: dspark evaluate --lossless --engine fp32 --prompts client/prompts/sample.jsonl --concurrency 1,16
+    """
+    from dspark_client.deployment import serving_settings
+    from dspark_client.evaluate import evaluate_acceptance, evaluate_lossless
+    from dspark_client.prompts import read_prompts
+    from dspark_client.reporting import parse_concurrency, report
+
+    found, levels = read_prompts(prompts, limit), parse_concurrency(concurrency)
+    settings = serving_settings(checkpoint, engine.value, policy)
+    if not lossless:
+        report(evaluate_acceptance(settings, found, max_tokens, temperature, levels), json_file)
+        return
+    if temperature:
+        raise ConfigurationError("--lossless compares greedy answers: leave --temperature at 0")
+    result = evaluate_lossless(settings, found, max_tokens, levels)
+    report(result, json_file)
+    if result.mismatched_tokens:
+        raise typer.Exit(MISMATCH)
+
+
+@app.command()
+def bench(
+    prompts: PromptsOption,
+    engine: EngineOption = Engine.int8,
+    checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
+    policy: PolicyOption = DEFAULT_POLICY,
+    limit: LimitOption = 16,
+    max_tokens: MaxTokensOption = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of measurement; medians are reported.")] = 3,
+    json_file: JsonOption = None,
+) -> None:
+    """Measure speed: the server against the bare engine loop, and many streams against one.
+
+    Example: dspark bench --prompts client/prompts/sample.jsonl --json bench.json
+    """
+    from dspark_client.bench import run_bench
+    from dspark_client.deployment import serving_settings
+    from dspark_client.prompts import read_prompts
+    from dspark_client.reporting import report
+
+    settings = serving_settings(checkpoint, engine.value, policy)
+    report(run_bench(settings, read_prompts(prompts, limit), max_tokens, repeats), json_file)
+
+
+def _build_verbs() -> ModuleType:
+    """The module that needs torch. Raises ConfigurationError where only the serving requirements are installed."""
+    try:
+        from dspark_client import build
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{error.name} is missing, which building needs: run 'make setup'") from error
+    return build
+
+
+def spread(arguments: list[str]) -> list[str]:
+    """`--prompts A B C` as `--prompts A --prompts B --prompts C`."""
+    spread_out, in_prompts = [], False
+    for argument in arguments:
+        if in_prompts and not argument.startswith("-") and spread_out[-1] != "--prompts":
+            spread_out.append("--prompts")
+        in_prompts = argument == "--prompts" or (in_prompts and not argument.startswith("-"))
+        spread_out.append(argument)
+    return spread_out
 
 
 def main() -> None:
     """Entry point: every foreseeable error ends with one line and status 2."""
     try:
-        status = app(standalone_mode=False)
+        status = app(spread(sys.argv[1:]) or ["--help"], standalone_mode=False)
     except TyperException as error:
         sys.exit(_complain(f"{error.format_message()} (see 'dspark --help')"))
     except DSparkError as error:

@@ -31,11 +31,3 @@ def engine_folder(checkpoint: str, engine: str) -> EngineFolder:
     if engine not in ENGINES:
         raise ConfigurationError(f"unknown engine {engine!r}: choose {' or '.join(ENGINES)}")
     return EngineFolder(home() / "engines" / checkpoint / engine)
-
-
-def require_built(folder: EngineFolder) -> EngineFolder:
-    """The same folder, if all three parts are there. Raises ConfigurationError with the command that builds them."""
-    for part in (folder.target, folder.drafter, folder.tokenizer):
-        if not part.is_dir():
-            raise ConfigurationError(f"{part} is missing: run 'dspark build --engine {folder.root.name}' first")
-    return folder

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dspark_client.errors import RemoteError
 from dspark_client.transport import Connection, Generation
 
+PROBE_TIMEOUT_S = 15.0
 WORK_DONE = re.compile(r'^nv_inference_request_success\{model="target".*\} (\d+)', re.MULTILINE)
 
 

@@ -12,10 +12,12 @@ import threading
 import time
 from dataclasses import dataclass
 
+from dspark.errors import ConfigurationError
+
 from dspark_client import processes
 from dspark_client.errors import RemoteError, ServerError
 from dspark_client.ports import Addresses
-from dspark_client.probe import Pulse, probe
+from dspark_client.probe import PROBE_TIMEOUT_S, Pulse, probe
 from dspark_client.server_log import ServerLog
 from dspark_client.triton import EXIT_TIMEOUT_S
 
@@ -27,7 +29,7 @@ class Patience:
     """How long the supervisor waits for what, in seconds."""
 
     start: float = 300.0             # until the first inference succeeds: loading, compiling, warming up
-    probe: float = 15.0              # for the answer to a probing inference
+    probe: float = PROBE_TIMEOUT_S              # for the answer to a probing inference
     probe_every: float = 5.0
     look_every: float = 0.2          # at the processes
     stop: float = EXIT_TIMEOUT_S + 4.0
@@ -73,7 +75,7 @@ class ServerRun:
                 raise self._not_started(f"the server ended while starting (status {self._keeper.returncode})")
             if time.monotonic() > deadline:
                 raise self._not_started(f"no answer within {self._patience.start:.0f} s: {met}")
-            if not _listens(self._plan.addresses.grpc):
+            if not listens(self._plan.addresses.grpc):
                 continue
             try:
                 probe(self._plan.addresses.grpc, self._patience.probe)
@@ -118,8 +120,11 @@ class ServerRun:
         return ServerError(f"{reason}\n{self._plan.log.tail()}")
 
 
-def _listens(address: str) -> bool:
-    host, port = address.rsplit(":", 1)
+def listens(address: str) -> bool:
+    """Whether something accepts connections at host:port. Raises ConfigurationError when it is not of that form."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigurationError(f"address {address!r}: host:port is expected, such as 127.0.0.1:8001")
     try:
         socket.create_connection((host, int(port)), 1.0).close()
     except OSError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import grpc
@@ -60,6 +60,10 @@ class Generation:
     max_draft_tokens: int | None = None
     sampling_parameters: str | None = None
     stream: bool = True
+
+    def with_messages(self, messages: Sequence[Message]) -> Generation:
+        """The same settings for another conversation."""
+        return replace(self, text_input=None, input_ids=None, messages=messages)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The inputs that are set, each a vector."""
@@ -142,7 +146,7 @@ class TokenStream:
 
 
 def _vector(value: Any, datatype: str) -> np.ndarray:
-    return np.array([value] if isinstance(value, str) or np.isscalar(value) else list(value), NUMPY[datatype])
+    return np.array([value] if np.isscalar(value) else list(value), NUMPY[datatype])
 
 
 def _datatype(values: np.ndarray) -> str:

@@ -1,0 +1,105 @@
+"""`dspark prepare` and `dspark build`: from a checkpoint to DSPARK_HOME/engines/NAME/ENGINE/{target,drafter,tokenizer}.
+
+The one module of the client that imports torch, by way of dspark_build.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from dspark.engines.contract import EngineFolder
+from dspark.engines.drafter_record import DrafterRecord
+from dspark.engines.engine_json import BuildFacts, TargetRecord, read_record
+from dspark.errors import ConfigurationError
+from dspark_build.checkpoints.form import checkpoint_hash, copy_tokenizer, new_folder
+from dspark_build.checkpoints.prepare import prepare
+from dspark_build.drafters import initialise_drafter, save_drafter_checkpoint
+from dspark_build.export.drafter import build_drafter
+from dspark_build.export.target import TOOLS, build_target
+from dspark_build.machine import cpu_model
+from dspark_build.models.config import ModelConfig
+from dspark_build.progress import Progress, progress_bars
+from rich.console import Console
+
+from dspark_client import paths
+
+UNTRAINED_TAPS = 5                   # as many as the published drafters tap, spread over the target's layers
+UNTRAINED_LAYERS = 1
+
+
+def prepare_checkpoint(source: str) -> Path:
+    """The prepared checkpoint for a name, a Hugging Face folder or a hub name. Raises ConfigurationError."""
+    with progress_bars() as progress:
+        return prepare(source, paths.home(), progress)
+
+
+def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: bool) -> Path:
+    """Build what is not built from the same inputs yet; returns the engine folder. Raises ConfigurationError.
+
+    Without `drafter` it is the one that this repository ships for the checkpoint, or else an untrained one.
+    """
+    console = Console()
+    with progress_bars() as progress:
+        checkpoint = prepare(source, paths.home(), progress)
+        drafter, notice = (drafter, "") if drafter else _drafter_for(checkpoint, progress)
+    if notice:
+        console.print(notice, markup=False)
+    folder = paths.engine_folder(checkpoint.name, engine)
+    facts = _facts(checkpoint, drafter, engine)
+    if _built_from(folder) == (facts, facts) and folder.tokenizer.is_dir():
+        console.print(f"{folder.root} is built already", markup=False)
+        return folder.root
+    with progress_bars() as progress, new_folder(folder.root) as partial:
+        parts = EngineFolder(partial)
+        progress(f"building {engine} target", 0, 3)
+        build_target(checkpoint, drafter, engine, parts.target, allow_inexact=allow_inexact)
+        progress(f"building {engine} target", 3, 3)
+        progress(f"building {engine} drafter", 0, 1)
+        build_drafter(drafter, checkpoint, engine, parts.drafter)
+        progress(f"building {engine} drafter", 1, 1)
+        copy_tokenizer(checkpoint, parts.tokenizer)
+    console.print(f"{folder.root} is ready", markup=False)
+    return folder.root
+
+
+def _drafter_for(checkpoint: Path, progress: Progress) -> tuple[Path, str]:
+    """The drafter to build for a checkpoint, and what to say about it."""
+    shipped = paths.REPOSITORY / "drafters" / checkpoint.name
+    if (shipped / "config.json").is_file():
+        return shipped, ""
+    untrained = paths.home() / "drafters" / f"{checkpoint.name}-untrained"
+    if not untrained.is_dir():
+        progress("initialising a drafter", 0, 1)
+        layers = ModelConfig.read(checkpoint).layers
+        taps = sorted({round(1 + tap * (layers - 4) / (UNTRAINED_TAPS - 1)) for tap in range(UNTRAINED_TAPS)})
+        model = initialise_drafter(
+            checkpoint,
+            target_layer_ids=[tap for tap in taps if 0 <= tap < layers] or [layers - 1],
+            start_layers=range(layers - UNTRAINED_LAYERS, layers),
+        )
+        with new_folder(untrained) as partial:
+            save_drafter_checkpoint(model, partial, checkpoint, notes={"training": "none"})
+        progress("initialising a drafter", 1, 1)
+    return untrained, f"no trained drafter for {checkpoint.name}: an untrained one is used, right in its text but slow"
+
+
+def _facts(checkpoint: Path, drafter: Path, engine: str) -> BuildFacts:
+    if not (drafter / "config.json").is_file():
+        raise ConfigurationError(f"no drafter at {drafter}: config.json and model.safetensors are expected there")
+    return BuildFacts(
+        checkpoint=checkpoint.name,
+        checkpoint_hash=checkpoint_hash(checkpoint),
+        drafter_hash=checkpoint_hash(drafter),
+        precision=engine,
+        tools={tool: version(tool) for tool in TOOLS},
+        cpu=cpu_model(),
+    )
+
+
+def _built_from(folder: EngineFolder) -> tuple[BuildFacts, BuildFacts] | None:
+    """What the target and the drafter in a folder were built from; None where one is missing or of another format."""
+    try:
+        return read_record(folder.target, TargetRecord).facts, read_record(folder.drafter, DrafterRecord).facts
+    except ConfigurationError:
+        return None

@@ -1,0 +1,88 @@
+"""Many requests to one server: so many at a time, every answer with its times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dspark_client.transport import Connection, Generation
+
+REQUEST_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished request; times in seconds since it was sent, one a response that brought tokens."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    times: tuple[float, ...]
+    tokens_at: tuple[int, ...]       # how many tokens came at each of `times`
+    statistics: Mapping[str, Any]
+
+    @property
+    def first_s(self) -> float:
+        return self.times[0]
+
+    @property
+    def total_s(self) -> float:
+        return self.times[-1]
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """The answers in the order of the requests, and the seconds that all of them took together."""
+
+    answers: list[Answer]
+    wall_s: float
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(answer.token_ids) for answer in self.answers)
+
+
+def generate(connection: Connection, generation: Generation) -> Answer:
+    """One request, to its end. Raises RemoteError."""
+    texts, token_ids, times, tokens_at, statistics = [], [], [], [], {}
+    sent = time.perf_counter()
+    for chunk in connection.generate(generation, REQUEST_TIMEOUT_S):
+        texts.append(chunk.text)
+        token_ids.extend(chunk.token_ids)
+        statistics = chunk.statistics or statistics
+        if chunk.token_ids:
+            times.append(time.perf_counter() - sent)
+            tokens_at.append(len(chunk.token_ids))
+    return Answer("".join(texts), tuple(token_ids), tuple(times), tuple(tokens_at), statistics)
+
+
+def run_load(
+    connection: Connection, generations: Sequence[Generation], concurrency: int, progress: Progress, label: str,
+) -> LoadResult:
+    """All requests, `concurrency` of them in flight at any time. Raises RemoteError of the first that fails."""
+    task = progress.add_task(label, total=len(generations))
+    started = time.perf_counter()
+
+    def one(generation: Generation) -> Answer:
+        answer = generate(connection, generation)
+        progress.advance(task)
+        return answer
+
+    pool = ThreadPoolExecutor(concurrency, thread_name_prefix="dspark-load")
+    try:
+        answers = list(pool.map(one, generations))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return LoadResult(answers, time.perf_counter() - started)
+
+
+def load_progress() -> Progress:
+    """A bar a load, on stderr, so that standard output carries results alone."""
+    from rich.console import Console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True))

@@ -1,0 +1,60 @@
+"""Prompt files: JSON lines `{"id": ..., "domain": ..., "turns": [...]}`, one prompt a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dspark.errors import ConfigurationError
+
+from dspark_client.transport import Message
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt; `dataset` is the name of the file that it came from."""
+
+    id: str
+    domain: str
+    turns: tuple[str, ...]
+    dataset: str
+
+    def first_turn(self) -> tuple[Message, ...]:
+        """The conversation that asks for the first answer."""
+        return (Message("user", self.turns[0]),)
+
+
+def read_prompts(files: Sequence[Path], limit: int | None = None) -> list[Prompt]:
+    """The prompts of all files in order, at most `limit` of each. Raises ConfigurationError naming file and line."""
+    return [prompt for file in files for prompt in _read_file(file)[:limit]]
+
+
+def _read_file(file: Path) -> list[Prompt]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"prompts file {file} cannot be read: {error}") from error
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    prompts = [_parse(line, f"{file}, line {number}", file.stem) for number, line in numbered]
+    if not prompts:
+        raise ConfigurationError(f"prompts file {file} has no prompts")
+    return prompts
+
+
+def _parse(line: str, where: str, dataset: str) -> Prompt:
+    try:
+        values: Any = json.loads(line)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{where}: an object with id, domain and turns is expected")
+    for name in ("id", "domain"):
+        if not isinstance(values.get(name), str):
+            raise ConfigurationError(f"{where}: {name} must be a string, not {values.get(name)!r}")
+    turns = values.get("turns")
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
+        raise ConfigurationError(f"{where}: turns must be a list of at least one non-empty string")
+    return Prompt(values["id"], values["domain"], tuple(turns), dataset)
