@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dspark_build.models.block_sampling import DraftBlock, sample_block
 from dspark_build.models.drafter_config import DrafterConfig
 from dspark_build.models.heads import HEADS, ConfidenceHead
-from dspark_build.models.layers import Attend, DecoderLayer, RMSNorm, RotaryEmbedding, masked_attention
+from dspark_build.models.layers import Attend, DecoderLayer, RMSNorm, RotaryEmbedding
 
 KeysValues = tuple[Tensor, Tensor]   # of one layer, [N, C, K, D] each
 
@@ -77,14 +78,16 @@ class Drafter(nn.Module):
         if context_positions is None:
             context_positions = torch.arange(context_features.shape[1], device=context_features.device)[None]
         context = self.context_keys_values(context_features, context_positions)
-        return self.backbone_over(block_embeds, positions, context, mask)
+        if mask.shape[1] > 1:
+            mask = mask.repeat(1, self.config.model.heads // self.config.model.kv_heads, 1)
+        return self._backbone_over(block_embeds, positions, context, mask)
 
-    def backbone_over(self, block_embeds: Tensor, positions: Tensor, context: list[KeysValues], mask: Tensor) -> Tensor:
-        """`backbone` over context K and V [N, C, K, D] that exist already."""
+    def _backbone_over(self, block_embeds: Tensor, positions: Tensor, context: list[KeysValues], mask: Tensor) -> Tensor:
+        """`backbone` over context K and V that exist already; mask [N or 1, (heads / kv_heads) * Q or 1, C + Q]."""
         rotation = self.rotary(positions, block_embeds.dtype)
         x = block_embeds
         for layer, keys_values in zip(self.layers, context, strict=True):
-            x = layer(x, rotation, _attend_with(keys_values, mask.unsqueeze(1)))
+            x = layer(x, rotation, _attend_with(keys_values, mask.unsqueeze(1), self.config.model.kv_heads))
         return self.norm(x)
 
     def latents(self, hidden: Tensor, previous_tokens: Tensor) -> Tensor:
@@ -150,16 +153,22 @@ class Drafter(nn.Module):
         """
         in_block = torch.ones_like(uniforms, dtype=torch.bool)
         mask = torch.cat([context_mask, in_block], -1).unsqueeze(1)
-        hidden = self.backbone_over(self.block_embeddings(anchors), self.block_positions(positions), context, mask)
+        hidden = self._backbone_over(self.block_embeddings(anchors), self.block_positions(positions), context, mask)
         return sample_block(self, hidden, self.lm_head(hidden), anchors, temperatures, uniforms)
 
 
-def _attend_with(context: KeysValues, mask: Tensor) -> Attend:
-    """Attention of block rows to `context` and to each other; mask [N or 1, 1, Q or 1, C + Q]."""
+def _attend_with(context: KeysValues, mask: Tensor, kv_heads: int) -> Attend:
+    """Attention of block rows to `context` and to each other.
+
+    The queries that share a K/V head are folded into one longer row of queries [N, K, (H/K) * Q, D], so that K and V
+    are not repeated; the mask [N or 1, 1, (H/K) * Q or 1, C + Q] follows that order.
+    """
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return masked_attention(
-            queries, torch.cat([context[0], keys], 1), torch.cat([context[1], values], 1), mask
-        )
+        all_keys = torch.cat([context[0], keys], 1).transpose(1, 2)
+        all_values = torch.cat([context[1], values], 1).transpose(1, 2)
+        folded = queries.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(folded.flatten(2, 3), all_keys, all_values, attn_mask=mask)
+        return attended.unflatten(2, folded.shape[2:4]).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     return attend

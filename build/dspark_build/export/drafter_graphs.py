@@ -1,0 +1,63 @@
+"""The two graphs of a drafter engine as torch modules, the same for every runtime they are exported to.
+
+`context` turns feature rows into K and V rows, which the host keeps in one ring of W rows a slot. `block` reads the
+rings in place and drafts. Inputs and outputs are named in `dspark.engines.drafter_graphs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dspark_build.models.drafter import Drafter
+
+
+class ContextGraph(nn.Module):
+    """features [A, d], positions [A] int32 -> K and V of every layer, [A, K, D] each, in the order of `pool_names`."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__()
+        self.drafter = drafter
+
+    def forward(self, features: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+        rows = self.drafter.context_keys_values(features, positions)
+        return tuple(tensor for keys_values in rows for tensor in keys_values)
+
+    def example(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros(3, self.drafter.config.model.hidden_size), torch.arange(3, dtype=torch.int32)
+
+
+class BlockGraph(nn.Module):
+    """slots, anchors, positions, context_lengths [R] int32, temperatures [R], uniforms [R, gamma], pools -> DraftBlock.
+
+    Each pool is [slots, W, K, D]; `context_lengths` counts the valid rows of a slot's ring, the first ones.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__()
+        self.drafter = drafter
+
+    def forward(
+        self,
+        slots: Tensor,
+        anchors: Tensor,
+        positions: Tensor,
+        context_lengths: Tensor,
+        temperatures: Tensor,
+        uniforms: Tensor,
+        pools: Sequence[Tensor],
+    ) -> tuple[Tensor, ...]:
+        rings = [torch.index_select(pool, 0, slots) for pool in pools]
+        context = list(zip(rings[::2], rings[1::2], strict=True))
+        window = pools[0].shape[1]
+        valid = torch.arange(window, dtype=torch.int32)[None] < context_lengths[:, None]
+        return tuple(self.drafter.draft(anchors.long(), positions, context, valid, temperatures, uniforms))
+
+    def example(self, window: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+        config = self.drafter.config
+        pool = torch.zeros(2, window, config.model.kv_heads, config.model.head_size)
+        rows = torch.ones(2, dtype=torch.int32)
+        uniforms = torch.zeros(2, config.block_size)
+        return rows, rows, rows, rows, torch.ones(2), uniforms, [pool] * 2 * config.model.layers
