@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from dspark.engines.contract import TargetLimits
 from dspark.engines.engine_json import ENGINE_GRAPH, BuildFacts, TargetRecord, write_record
 from dspark.engines.paged_graph import KV_BLOCK_SIZE
-from dspark.engines.paged_runner import PagedRunner
-from dspark.engines.rows import ATTENTION_PADDING, TOKEN_PADDING
+from dspark.engines.rows import ATTENTION_PADDING, RowRules
 from dspark.errors import ConfigurationError
 
 from dspark_build.checkpoints.form import checkpoint_hash, new_folder
@@ -20,7 +18,7 @@ from dspark_build.machine import cpu_model
 from dspark_build.models.config import ModelConfig, read_json
 from dspark_build.models.feature_head import FeatureHead
 from dspark_build.models.target import Target
-from dspark_build.probe import largest_logit_difference, probe_limits
+from dspark_build.probe import exact_settings
 
 PRECISIONS = ("fp32", "int8")
 TOOLS = ("openvino", "torch", "nncf", "numpy")
@@ -59,9 +57,7 @@ def build_target(
         kv_heads=target.config.kv_heads,
         head_size=target.config.head_size,
         tap_ids=features.tap_ids,
-        padding=ATTENTION_PADDING,
-        min_rows_per_sequence=2,
-        min_rows_per_step=2,
+        rows=RowRules(ATTENTION_PADDING, min_rows_per_sequence=2, min_rows_per_run=2, max_rows_per_run=0),
         quantise_activations=precision == "int8",
         exact=False,
         facts=BuildFacts(
@@ -82,31 +78,18 @@ def build_target(
 
 
 def settle_exactness(folder: Path, record: TargetRecord, allow_inexact: bool) -> TargetRecord:
-    """The record with the cheapest settings under which logits do not depend on the batch.
+    """The record with row rules under which logits do not depend on the batch on this machine.
 
     Raises ConfigurationError when there are none, unless `allow_inexact`.
     """
-    differences = {}
-    for candidate in _candidates(record):
-        probed = replace(candidate, limits=probe_limits(record.limits))
-        runner = PagedRunner(folder, probed, candidate.padding)
-        difference = largest_logit_difference(runner, record.limits.vocabulary_size)
-        if difference == 0.0:
-            return replace(candidate, exact=True)
-        differences[f"{candidate.padding} padding, quantised activations {candidate.quantise_activations}"] = difference
-    if allow_inexact:
-        return record
-    found = "; ".join(f"{name}: {difference:.2g}" for name, difference in differences.items())
+    settled, differences = exact_settings(folder, record)
+    if settled.exact or allow_inexact:
+        return settled
+    found = "; ".join(f"{name}: {difference:.1g}" for name, difference in differences.items())
     raise ConfigurationError(
-        f"logits depend on the batch on this machine (largest differences: {found}), so plain and speculative decoding "
+        f"logits depend on the batch on this machine (first differences: {found}), so plain and speculative decoding "
         "could differ in a near tie; build with --allow-inexact to accept that, or use --engine fp32"
     )
-
-
-def _candidates(record: TargetRecord) -> Iterator[TargetRecord]:
-    for quantise in (True, False) if record.quantise_activations else (False,):
-        for padding in (ATTENTION_PADDING, TOKEN_PADDING):
-            yield replace(record, padding=padding, quantise_activations=quantise)
 
 
 def _limits(config: ModelConfig, drafter: Path, sizes: TargetSizes) -> TargetLimits:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from dspark.engines.contract import TargetLimits
+from dspark.engines.rows import RowRules
 from dspark.errors import ConfigurationError
 
 ENGINE_JSON = "engine.json"
@@ -42,9 +43,7 @@ class TargetRecord:
     kv_heads: int
     head_size: int
     tap_ids: tuple[int, ...]         # layers whose outputs make the features; -1 the embedding
-    padding: str                     # how single rows are kept exact: "attention" | "tokens" | "none"
-    min_rows_per_sequence: int       # rows that the attention kernel must see of a sequence to be exact
-    min_rows_per_step: int           # rows that a matrix product must have to be exact
+    rows: RowRules                   # how many rows the kernels may see to be exact
     quantise_activations: bool       # false: DYNAMIC_QUANTIZATION_GROUP_SIZE is 0
     exact: bool                      # logits were bit-identical whatever the batch and the chunking
     facts: BuildFacts

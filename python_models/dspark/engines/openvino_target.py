@@ -10,7 +10,7 @@ from dspark.engines.contract import Int32, TargetResult, TargetStep
 from dspark.engines.engine_json import TargetRecord, read_record
 from dspark.engines.paged_graph import GraphOutputs
 from dspark.engines.paged_runner import PagedRunner, RaggedBatch
-from dspark.engines.rows import NO_PADDING, begins
+from dspark.engines.rows import NO_RULES, begins
 from dspark.engines.selection import Selection, committed_features, select
 from dspark.engines.step_checks import check_target_step
 from dspark.engines.warm_up import blank_step
@@ -25,7 +25,7 @@ class OpenVinoTarget:
     def __init__(self, folder: Path, threads: int = 0, exact: bool = True) -> None:
         self.record = read_record(folder, TargetRecord)
         self.limits = self.record.limits
-        self._runner = PagedRunner(folder, self.record, self.record.padding if exact else NO_PADDING, threads)
+        self._runner = PagedRunner(folder, self.record, self.record.rows if exact else NO_RULES, threads)
         capacity = self.limits.max_context + self.limits.spare_tokens
         self._history = np.zeros((self.limits.max_slots, capacity), np.int32)
         self._committed = np.zeros(self.limits.max_slots, np.int32)

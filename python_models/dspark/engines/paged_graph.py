@@ -49,6 +49,10 @@ class GraphOutputs:
     logits: Float32                  # [logit rows, V]
     features: Float32                # [feature rows, d]
 
+    def copy(self) -> GraphOutputs:
+        """The same rows in memory of their own."""
+        return GraphOutputs(self.logits.copy(), self.features.copy())
+
 
 class PagedGraph:
     """One infer request over a KV pool of `record.limits.kv_blocks` blocks.

@@ -1,8 +1,8 @@
-"""Flattening a ragged step into the graph's rows, with the padding that keeps it exact.
+"""Flattening a ragged step into the graph's rows, with the padding and splitting that keep it exact.
 
-Two kernels of OpenVINO's CPU plugin round differently when they see a single row: paged attention (one row of a
-sequence: its decode kernel) and the matrix products (one row of the whole step). Neither is ever given one, so a
-token's logits are bit-identical in plain decoding, in verification and whatever the neighbours.
+OpenVINO's CPU plugin picks kernels by the number of rows, and the kernels round differently: paged attention has one
+for a sequence's single row, the matrix products have others for a single row and for very many. `RowRules` keeps
+every run inside the range where a token's logits are bit-identical, whatever shares its step.
 """
 
 from __future__ import annotations
@@ -18,10 +18,26 @@ from dspark.engines.contract import Int32
 
 Int64 = npt.NDArray[np.int64]
 
-ATTENTION_PADDING = "attention"      # a lone row is repeated for attention only
-TOKEN_PADDING = "tokens"             # a lone row is repeated through the whole graph
-NO_PADDING = "none"
-PADDINGS = (ATTENTION_PADDING, TOKEN_PADDING, NO_PADDING)
+ATTENTION_PADDING = "attention"      # lone rows are repeated for attention only
+TOKEN_PADDING = "tokens"             # lone rows are repeated through the whole graph
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """How many rows the kernels may see; found by the build's probe."""
+
+    padding: str                     # ATTENTION_PADDING | TOKEN_PADDING
+    min_rows_per_sequence: int
+    min_rows_per_run: int
+    max_rows_per_run: int            # a larger step becomes several runs; 0: never
+
+    @property
+    def max_tokens_per_run(self) -> int:
+        """Tokens of one run, so that their padded rows stay below the maximum; 0: any number."""
+        return self.max_rows_per_run // (self.min_rows_per_sequence if self.padding == TOKEN_PADDING else 1)
+
+
+NO_RULES = RowRules(ATTENTION_PADDING, 1, 1, 0)
 
 
 @dataclass(frozen=True)
@@ -36,13 +52,13 @@ class RowPlan:
     attention_counts: Int32          # [R] attention rows of each sequence: what its slot is written with
 
 
-def plan_rows(positions: Int32, token_counts: Int32, padding: str) -> RowPlan:
+def plan_rows(positions: Int32, token_counts: Int32, rules: RowRules) -> RowPlan:
     """Lay out sequences of `token_counts` [R] tokens that start at `positions` [R]."""
-    padded = np.maximum(token_counts, 2)
-    graph_counts = padded if padding == TOKEN_PADDING else token_counts
-    if padding == ATTENTION_PADDING and token_counts.sum() == 1:
-        graph_counts = padded
-    attention_counts = token_counts if padding == NO_PADDING else padded
+    graph_counts = token_counts.copy()
+    if rules.padding == TOKEN_PADDING:
+        graph_counts = np.maximum(graph_counts, rules.min_rows_per_sequence)
+    graph_counts[-1] += max(0, rules.min_rows_per_run - int(graph_counts.sum()))
+    attention_counts = np.maximum(graph_counts, rules.min_rows_per_sequence)
     token_of_row, row_of_token, offsets = _repeat_last(token_counts, graph_counts)
     attention_rows, output_rows, _ = _repeat_last(graph_counts, attention_counts)
     return RowPlan(
@@ -55,9 +71,9 @@ def plan_rows(positions: Int32, token_counts: Int32, padding: str) -> RowPlan:
     )
 
 
-def at_least_two(rows: Int64, padding: str) -> Int64:
-    """Rows to gather for a matrix product: a lone one twice."""
-    return np.repeat(rows, 2) if rows.size == 1 and padding != NO_PADDING else rows
+def padded(rows: Int64, rules: RowRules) -> Int64:
+    """Rows to gather for a matrix product: none, or at least as many as a run must have."""
+    return np.resize(rows, rules.min_rows_per_run) if 0 < rows.size < rules.min_rows_per_run else rows
 
 
 def begins(counts: Sequence[int] | npt.NDArray[Any]) -> Int32:
@@ -65,12 +81,12 @@ def begins(counts: Sequence[int] | npt.NDArray[Any]) -> Int32:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def _repeat_last(counts: Int32, padded: Int32) -> tuple[Int64, Int64, Int64]:
-    """Pad every group of `counts` to `padded` by repeating its last member.
+def _repeat_last(counts: Int32, padded_counts: Int32) -> tuple[Int64, Int64, Int64]:
+    """Pad every group of `counts` to `padded_counts` by repeating its last member.
 
     Returns the source of each padded member, the place of each original member, and each padded member's offset.
     """
-    offsets = np.arange(padded.sum()) - np.repeat(begins(padded)[:-1], padded)
-    sources = np.repeat(begins(counts)[:-1], padded) + np.minimum(offsets, np.repeat(counts, padded) - 1)
-    places = np.flatnonzero(offsets < np.repeat(counts, padded))
-    return sources.astype(np.int64), places.astype(np.int64), offsets.astype(np.int64)
+    own = np.repeat(counts, padded_counts)
+    offsets = np.arange(padded_counts.sum()) - np.repeat(begins(padded_counts)[:-1], padded_counts)
+    sources = np.repeat(begins(counts)[:-1], padded_counts) + np.minimum(offsets, own - 1)
+    return sources.astype(np.int64), np.flatnonzero(offsets < own).astype(np.int64), offsets.astype(np.int64)
