@@ -21,7 +21,8 @@ DEFAULT_POLICY = ServingSettings.policy
 DEFAULT_GRPC = "127.0.0.1:8001"
 
 app = typer.Typer(
-    add_completion=False, context_settings={"max_content_width": 110}, rich_markup_mode=None, pretty_exceptions_enable=False,
+    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 110},
     help="DSpark speculative decoding on Triton. First steps: 'make serve', then 'dspark ask \"Hello\"'.",
 )
 

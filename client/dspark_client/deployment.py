@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dspark.engines import read_drafter_limits, read_target_limits
 from dspark.engines.contract import EngineFolder
+from dspark.engines.loading import read_drafter_limits, read_target_limits
 from dspark.errors import ConfigurationError
 from dspark.scheduling import make_scheduler
 from dspark.settings import ServingSettings

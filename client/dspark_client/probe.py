@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from dspark_client.errors import RemoteError
+from dspark_client.metrics import read_metrics
 from dspark_client.transport import Connection, Generation
 
 PROBE_TIMEOUT_S = 15.0
-WORK_DONE = re.compile(r'^nv_inference_request_success\{model="target".*\} (\d+)', re.MULTILINE)
 
 
 def probe(grpc_address: str, timeout_s: float) -> None:
@@ -20,14 +18,12 @@ def probe(grpc_address: str, timeout_s: float) -> None:
             pass
 
 
-def steps_done(metrics_address: str, timeout_s: float) -> int | None:
+def steps_done(metrics_address: str, timeout_s: float) -> float | None:
     """Target steps that succeeded since the server started (Triton's own metrics); None where unknown."""
     try:
-        with urllib.request.urlopen(f"http://{metrics_address}/metrics", timeout=timeout_s) as answer:
-            found = WORK_DONE.search(answer.read().decode())
+        return read_metrics(metrics_address, timeout_s, model="target").get("nv_inference_request_success")
     except OSError:
         return None
-    return int(found[1]) if found else None
 
 
 class Pulse:

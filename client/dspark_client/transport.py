@@ -93,6 +93,7 @@ class Connection:
         self.address = address
         self._channel = grpc.insecure_channel(address, options=[
             ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
+            ("grpc.enable_http_proxy", 0),
             ("grpc.use_local_subchannel_pool", 1),    # another connection's back-off after a restart is not ours
         ])
         self._service = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)

@@ -1,0 +1,63 @@
+"""Prompt files: what is read, and how a bad line is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dspark.errors import ConfigurationError
+from dspark_client.paths import REPOSITORY
+from dspark_client.prompts import read_prompts
+
+GOOD = '{"id": "a/0", "domain": "chat", "turns": ["Hello", "And then?"]}'
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_prompts_come_in_file_order_with_the_files_name_as_their_dataset(tmp_path: Path) -> None:
+    first = write(tmp_path / "gsm8k.jsonl", GOOD, "", GOOD.replace("a/0", "a/1"))
+    second = write(tmp_path / "humaneval.jsonl", GOOD.replace("a/0", "b/0"))
+    found = read_prompts([first, second])
+    names = [(prompt.id, prompt.dataset) for prompt in found]
+    assert names == [("a/0", "gsm8k"), ("a/1", "gsm8k"), ("b/0", "humaneval")]
+    assert found[0].turns == ("Hello", "And then?")
+    assert [message.content for message in found[0].first_turn()] == ["Hello"]
+
+
+def test_a_limit_counts_per_file(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{name}.jsonl", GOOD, GOOD, GOOD) for name in "ab"]
+    assert [prompt.dataset for prompt in read_prompts(files, limit=2)] == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "an object"),
+        ('{"domain": "chat", "turns": ["x"]}', "id must be a string"),
+        ('{"id": 3, "domain": "chat", "turns": ["x"]}', "id must be a string"),
+        ('{"id": "a", "turns": ["x"]}', "domain must be a string"),
+        ('{"id": "a", "domain": "chat"}', "turns must be"),
+        ('{"id": "a", "domain": "chat", "turns": []}', "turns must be"),
+        ('{"id": "a", "domain": "chat", "turns": [""]}', "turns must be"),
+        ('{"id": "a", "domain": "chat", "turns": "x"}', "turns must be"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"p\.jsonl, line 3: .*{said}"):
+        read_prompts([write(tmp_path / "p.jsonl", GOOD, "", line)])
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe"])
+def test_a_file_without_prompts_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "p.jsonl").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"p\.jsonl"):
+        read_prompts([tmp_path / "p.jsonl"])
+
+
+def test_the_prompts_that_come_with_the_repository_are_readable() -> None:
+    found = read_prompts([REPOSITORY / "client" / "prompts" / "sample.jsonl"])
+    assert {prompt.domain for prompt in found} == {"chat", "math", "code"} and len(found) >= 16
