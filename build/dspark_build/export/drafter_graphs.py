@@ -55,9 +55,9 @@ class BlockGraph(nn.Module):
         valid = torch.arange(window, dtype=torch.int32)[None] < context_lengths[:, None]
         return tuple(self.drafter.draft(anchors.long(), positions, context, valid, temperatures, uniforms))
 
-    def example(self, window: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    def example(self, window: int, max_slots: int) -> tuple[Tensor | list[Tensor], ...]:
         config = self.drafter.config
-        pool = torch.zeros(2, window, config.model.kv_heads, config.model.head_size)
+        pool = torch.zeros(max_slots, window, config.model.kv_heads, config.model.head_size)
         rows = torch.ones(2, dtype=torch.int32)
         uniforms = torch.zeros(2, config.block_size)
         return rows, rows, rows, rows, torch.ones(2), uniforms, [pool] * 2 * config.model.layers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 import torch
@@ -15,9 +16,12 @@ from dspark.engines.drafter_graphs import (
     CONTEXT_INPUTS,
     pool_names,
 )
+from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+from torch import nn
 
 from dspark_build.export.drafter_graphs import BlockGraph, ContextGraph
 from dspark_build.export.paged import compress
+from dspark_build.export.row_exact import row_exact
 from dspark_build.models.drafter import Drafter
 
 
@@ -32,9 +36,8 @@ def save_drafter_graphs(drafter: Drafter, window: int, max_slots: int, precision
 
 def convert_context(drafter: Drafter) -> ov.Model:
     """features [?, d], positions [?] -> K and V rows of every layer."""
-    graph = ContextGraph(drafter).eval()
-    with torch.no_grad():
-        model = ov.convert_model(graph, example_input=graph.example())
+    graph = ContextGraph(row_exact(drafter)).eval()
+    model = _convert(graph, graph.example())
     size = drafter.config.model.hidden_size
     return _name(model, CONTEXT_INPUTS, pool_names(drafter.config.model.layers), [[-1, size], [-1]])
 
@@ -42,13 +45,19 @@ def convert_context(drafter: Drafter) -> ov.Model:
 def convert_block(drafter: Drafter, window: int, max_slots: int) -> ov.Model:
     """The block inputs of R requests and the rings [max_slots, window, K, D] -> the drafted block."""
     config = drafter.config
-    graph = BlockGraph(drafter).eval()
-    with torch.no_grad():
-        model = ov.convert_model(graph, example_input=graph.example(window))
+    graph = BlockGraph(row_exact(drafter)).eval()
+    model = _convert(graph, graph.example(window, max_slots))
     names = pool_names(config.model.layers)
     ring = [max_slots, window, config.model.kv_heads, config.model.head_size]
     shapes = [[-1]] * (len(BLOCK_INPUTS) - 1) + [[-1, config.block_size]] + [ring] * len(names)
     return _name(model, (*BLOCK_INPUTS, *names), BLOCK_OUTPUTS, shapes)
+
+
+def _convert(graph: nn.Module, example: tuple[Any, ...]) -> ov.Model:
+    # Tracing a second time to compare would double the time; the tests compare the engine with the definition.
+    with torch.no_grad():
+        traced = TorchScriptPythonDecoder(graph, example_input=example, trace_kwargs={"check_trace": False})
+        return ov.convert_model(traced)
 
 
 def _name(
