@@ -1,0 +1,24 @@
+"""Training of drafters in three resumable stages: generate responses, cache states, fit."""
+
+from dspark_build.training.cache import CacheConfig, CachePlan, CacheResult, cache_states, plan_cache
+from dspark_build.training.fit import FitResult, fit_drafter
+from dspark_build.training.fit_config import FitConfig
+from dspark_build.training.generate import GenerateConfig, GenerateResult, generate_responses
+from dspark_build.training.validation import Acceptance, Validation, validate
+
+__all__ = [
+    "Acceptance",
+    "CacheConfig",
+    "CachePlan",
+    "CacheResult",
+    "FitConfig",
+    "FitResult",
+    "GenerateConfig",
+    "GenerateResult",
+    "Validation",
+    "cache_states",
+    "fit_drafter",
+    "generate_responses",
+    "plan_cache",
+    "validate",
+]
