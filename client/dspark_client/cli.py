@@ -14,6 +14,7 @@ from dspark.errors import ConfigurationError, DSparkError
 from dspark.settings import ServingSettings
 from typer.exceptions import Abort, Exit, TyperException
 
+from dspark_client import train
 from dspark_client.paths import DEFAULT_CHECKPOINT
 
 MISMATCH, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 110},
     help="DSpark speculative decoding on Triton. First steps: 'make serve', then 'dspark ask \"Hello\"'.",
 )
+app.add_typer(train.app, name="train", help=train.HELP)
 
 
 class Engine(str, Enum):

@@ -1,0 +1,213 @@
+"""`dspark train`: the three stages of training a drafter, each resumable, in DSPARK_HOME/training/CHECKPOINT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from dspark.errors import ConfigurationError
+
+from dspark_client import paths
+
+if TYPE_CHECKING:
+    from dspark_build.training import Validation
+
+DEFAULT_TAPS = 5                     # as many as the published drafters tap, spread over the target's layers
+
+app = typer.Typer()
+HELP = "Train a drafter: generate responses, cache hidden states, fit. Every stage can be resumed."
+
+CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared target checkpoint.")]
+ThreadsOption = Annotated[int, typer.Option(min=1, help="CPU threads.")]
+DeviceOption = Annotated[str, typer.Option(help="Torch device: cpu, cuda.")]
+TapsOption = Annotated[str, typer.Option(help="Tapped target layers, such as 1,8,14,21,27; empty: five, spread out.")]
+
+
+@app.callback()
+def needs_torch() -> None:
+    """Raises ConfigurationError where only the serving requirements are installed."""
+    if find_spec("torch") is None:
+        raise ConfigurationError("torch is missing, which training needs: run 'make setup'")
+
+
+@app.command()
+def generate(
+    prompts: Annotated[list[Path], typer.Option("--prompts", help="Files of JSON lines {id, domain, turns}.")],
+    tokens: Annotated[int, typer.Option(min=0, help="Stop at so many response tokens; 0: answer all prompts.")] = 0,
+    temperatures: Annotated[str, typer.Option(help="Dealt to the prompts in turn.")] = "0,1,0,0.7",
+    samples: Annotated[int, typer.Option(min=1, help="Responses a prompt.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest response.")] = 200,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences decoded together, within the engine's slots.")] = 64,
+    engine: Annotated[str, typer.Option(help="The built engine that answers: int8 or fp32.")] = "int8",
+    checkpoint: CheckpointOption = paths.DEFAULT_CHECKPOINT,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
+    seed: int = 0,
+    skip_bad_lines: Annotated[bool, typer.Option(help="Leave out bad lines of the prompts files.")] = False,
+) -> None:
+    """Let the target answer the training prompts; prompts answered before are not asked again.
+
+    Example: dspark train generate --prompts prompts.jsonl --tokens 300000
+    """
+    from dspark.engines.loading import load_target
+    from dspark.orchestrator.tokenizer import Tokenizer
+    from dspark_build.progress import progress_bars
+    from dspark_build.training import GenerateConfig, generate_responses
+
+    config = GenerateConfig(
+        prompts=tuple(prompts),
+        output=_folder(checkpoint) / "responses",
+        temperatures=tuple(_numbers(temperatures, float, "temperatures")),
+        samples_per_prompt=samples,
+        max_new_tokens=max_tokens,
+        batch=batch,
+        response_tokens=tokens,
+        seed=seed,
+        skip_bad_lines=skip_bad_lines,
+    )
+    typer.echo(config)
+    folder = paths.engine_folder(checkpoint, engine)
+    target = load_target(folder.target, threads)
+    with progress_bars() as progress:
+        result = generate_responses(config, target, Tokenizer(folder.tokenizer), progress)
+    for line in result.skipped:
+        typer.echo(f"skipped {line}", err=True)
+    typer.echo(
+        f"{result.responses} responses, {result.response_tokens} tokens, {result.tokens_per_second:.0f} tokens/s, "
+        f"in {config.output}"
+    )
+
+
+@app.command()
+def cache(
+    taps: TapsOption = "",
+    checkpoint: CheckpointOption = paths.DEFAULT_CHECKPOINT,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = 1,
+) -> None:
+    """Compute the target's hidden states for all responses; says what they take before it starts.
+
+    Example: dspark train cache
+    """
+    from dspark_build.progress import progress_bars
+    from dspark_build.training import CacheConfig, cache_states, plan_cache
+
+    folder = _folder(checkpoint)
+    config = CacheConfig(
+        target=_target(checkpoint),
+        responses=folder / "responses",
+        states=folder / "states",
+        tap_ids=_taps(taps, checkpoint),
+        device=device,
+        threads=threads,
+    )
+    typer.echo(config)
+    plan = plan_cache(config)
+    typer.echo(f"{plan.rows} tokens to do: {plan.bytes / 1e9:.2f} GB of {plan.free_bytes / 1e9:.0f} GB free")
+    with progress_bars() as progress:
+        result = cache_states(config, progress)
+    typer.echo(f"{result.rows} tokens cached in {result.seconds:.0f} s, in {config.states}")
+
+
+@app.command()
+def fit(
+    output: Annotated[Path, typer.Option(help="Folder for the trained drafter.")],
+    run: Annotated[str, typer.Option(help="Name of the run; a run of that name is resumed.")] = "fit",
+    steps: Annotated[int, typer.Option(min=1, help="Updates in all.")] = 2000,
+    minutes: Annotated[float, typer.Option(min=0, help="Stop and save after this time; 0: run all steps.")] = 0,
+    start: Annotated[Path | None, typer.Option(help="Drafter folder to start from, instead of the target.")] = None,
+    layers: Annotated[str, typer.Option(help="Target layers that the drafter's start as; empty: the last two.")] = "",
+    taps: TapsOption = "",
+    head: Annotated[str, typer.Option(help="none, vanilla, gated or rnn.")] = "vanilla",
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the sequential head.")] = 128,
+    block: Annotated[int, typer.Option(min=1, help="Drafted tokens a round, gamma.")] = 7,
+    mask_token: Annotated[int | None, typer.Option(help="Token id of the mask; else an unused special token.")] = None,
+    learning_rate: float = 6e-4,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences a step.")] = 4,
+    anchors: Annotated[int, typer.Option(min=1, help="Blocks a sequence.")] = 32,
+    frequent: Annotated[int, typer.Option(min=0, help="Frequent tokens in every step's loss; 0: all.")] = 4096,
+    sampled: Annotated[int, typer.Option(min=0, help="Other tokens drawn for every step's loss.")] = 2048,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    checkpoint: CheckpointOption = paths.DEFAULT_CHECKPOINT,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = 1,
+    seed: int = 0,
+) -> None:
+    """Train a drafter on the cached states and write it in the published form.
+
+    Example: dspark train fit --output drafter --steps 3000 --minutes 60
+    """
+    import torch
+    from dspark_build.drafters import initialise_drafter, load_drafter_checkpoint, save_drafter_checkpoint
+    from dspark_build.progress import progress_bars
+    from dspark_build.training import FitConfig, fit_drafter
+
+    folder, target = _folder(checkpoint), _target(checkpoint)
+    config = FitConfig(
+        target=target, responses=folder / "responses", states=folder / "states", output=folder / run,
+        steps=steps, seconds=60 * minutes, learning_rate=learning_rate, sequences_per_step=sequences,
+        anchors_per_sequence=anchors, frequent_tokens=frequent, sampled_tokens=sampled, precision=precision,
+        device=device, threads=threads, seed=seed,
+    )  # fmt: skip
+    typer.echo(config.describe())
+    if start is not None:
+        drafter = load_drafter_checkpoint(start, target)
+    else:
+        drafter = initialise_drafter(
+            target,
+            target_layer_ids=_taps(taps, checkpoint),
+            start_layers=_numbers(layers, int, "layers") or range(_layers(checkpoint) - 2, _layers(checkpoint)),
+            block_size=block,
+            markov_head_type=head,
+            markov_rank=rank,
+            mask_token_id=mask_token,
+            seed=seed,
+        )
+    with progress_bars() as progress:
+        result = fit_drafter(config, drafter, progress, _tell)
+    save_drafter_checkpoint(drafter.cpu(), output, target, dtype=torch.bfloat16)
+    state = "finished" if result.finished else "time is up; the same command goes on"
+    typer.echo(
+        f"step {result.step}: {state}; {result.block_tokens} block-tokens, {result.block_tokens_per_second:.0f} "
+        f"a second; drafter in {output}, curves in {config.output}"
+    )
+
+
+def _tell(step: int, validation: Validation) -> None:
+    for name, found in (("greedy", validation.greedy), ("sampled", validation.sampled)):
+        profile = " ".join(f"{chance:.2f}" for chance in found.conditional)
+        typer.echo(f"step {step} {name}: tau {found.tau:.3f} over {found.blocks} blocks, by position {profile}")
+
+
+def _folder(checkpoint: str) -> Path:
+    return paths.home() / "training" / checkpoint
+
+
+def _target(checkpoint: str) -> Path:
+    folder = paths.home() / "checkpoints" / checkpoint
+    if not (folder / "config.json").is_file():
+        raise ConfigurationError(f"no checkpoint {folder}: run 'dspark prepare {checkpoint}' first")
+    return folder
+
+
+def _layers(checkpoint: str) -> int:
+    from dspark_build.models.config import ModelConfig
+
+    return ModelConfig.read(_target(checkpoint)).layers
+
+
+def _taps(text: str, checkpoint: str) -> tuple[int, ...]:
+    """The given taps, or DEFAULT_TAPS from the second layer to the last but two."""
+    if text:
+        return tuple(_numbers(text, int, "taps"))
+    last = max(1, _layers(checkpoint) - 3)
+    return tuple(sorted({int(1 + tap * (last - 1) / (DEFAULT_TAPS - 1)) for tap in range(DEFAULT_TAPS)}))
+
+
+def _numbers(text: str, kind: type[int] | type[float], name: str) -> Sequence[int | float]:
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise ConfigurationError(f"{name} {text!r}: numbers separated by commas are expected") from error
