@@ -1,4 +1,4 @@
-"""What a deployment can set: one frozen record, read by the three Triton models from the file `DSPARK_SETTINGS` names."""
+"""What a deployment can set: one frozen record that the three Triton models read (the file `DSPARK_SETTINGS` names)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ class ServingSettings:
         """Read the settings file: `path`, or the one that DSPARK_SETTINGS names."""
         name = path or os.environ.get(SETTINGS_VARIABLE)
         if not name:
-            raise ConfigurationError(f"no settings: set {SETTINGS_VARIABLE} to a settings file, or start with 'dspark serve'")
+            raise ConfigurationError(f"no settings: set {SETTINGS_VARIABLE} to a file, or start with 'dspark serve'")
         try:
-            values = json.loads(Path(name).read_text())
+            values = json.loads(Path(name).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"settings file {name} cannot be read: {error}") from error
         fields = {field.name: field for field in dataclasses.fields(ServingSettings)}
         unknown = sorted(set(values) - set(fields))
         if unknown:
-            raise ConfigurationError(f"settings file {name}: unknown setting {unknown[0]!r}; known: {', '.join(fields)}")
+            known = ", ".join(fields)
+            raise ConfigurationError(f"settings file {name}: unknown setting {unknown[0]!r}; known: {known}")
         for key, value in values.items():
             expected = str if fields[key].type == "str" else int
             if not isinstance(value, expected) or isinstance(value, bool):
@@ -48,4 +49,4 @@ class ServingSettings:
         return ServingSettings(**values)
 
     def write(self, path: str | Path) -> None:
-        Path(path).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        Path(path).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", "utf-8")

@@ -95,7 +95,7 @@ class TargetResult:
     next_tokens: Int32               # [R] the token after them: correction or bonus; -1 where samples is false
     feature_counts: Int32            # [R] rows of `features`: token_counts - draft_counts + accepted, or 0
     features: Float32                # [A, feature_size] of the committed tokens, request after request
-    log_probs: Float32               # [R, gamma + 1] log p (model's own, temperature 1, unfiltered) of accepted + next; NaN pads
+    log_probs: Float32               # [R, gamma + 1] model's own log p (unfiltered) of accepted + next; NaN pads
 
 
 @dataclass(frozen=True)
