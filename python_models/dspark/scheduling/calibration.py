@@ -32,7 +32,7 @@ class Calibration:
         if not path.is_file():
             return None
         try:
-            document: Any = json.loads(path.read_text())
+            document: Any = json.loads(path.read_text("utf-8"))
             temperatures = [float(position["temperature"]) for position in document["positions"]]
         except (OSError, ValueError, TypeError, LookupError) as error:
             raise ConfigurationError(
