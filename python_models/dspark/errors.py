@@ -13,6 +13,10 @@ class OverloadedError(DSparkError):
     """The server refuses for now: queue full, or shutting down (Triton UNAVAILABLE)."""
 
 
+class CancelledRequestError(DSparkError):
+    """The client went away; its request ends with this (Triton CANCELLED)."""
+
+
 class EngineError(DSparkError):
     """An engine step failed; the requests in flight end with this (Triton UNAVAILABLE)."""
 

@@ -1,0 +1,215 @@
+"""The round loop: admit, draft, schedule, verify, emit, for all sequences together (dspark-spec, section 1)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dspark.engines.contract import (
+    DrafterLimits,
+    DrafterResult,
+    DrafterStep,
+    TargetLimits,
+    TargetResult,
+    TargetStep,
+)
+from dspark.errors import CancelledRequestError, DSparkError, EngineError
+from dspark.orchestrator import sequence as life
+from dspark.orchestrator import steps
+from dspark.orchestrator.admission import Admission
+from dspark.orchestrator.emission import commit, emit_tokens
+from dspark.orchestrator.sequence import Phase
+from dspark.orchestrator.statistics import RoundReport
+from dspark.orchestrator.steps import Draft, Turn
+from dspark.scheduling import Calibration, Scheduler, survival
+
+log = logging.getLogger("dspark")
+Drafts = dict[life.Sequence, Draft]
+
+
+@dataclass(frozen=True)
+class Engines:
+    """The two engines as callables, and what they can hold: a BLS call inside Triton, an engine's `step` elsewhere."""
+
+    target: Callable[[TargetStep], TargetResult]
+    drafter: Callable[[DrafterStep], DrafterResult]
+    target_limits: TargetLimits
+    drafter_limits: DrafterLimits
+
+    @property
+    def block_size(self) -> int:
+        """Draft tokens of one block that both engines can take."""
+        return min(self.target_limits.max_draft_tokens, self.drafter_limits.block_size)
+
+
+class RoundLoop:
+    """Runs the sequences that `admission` hands out, a round at a time. One caller, one thread.
+
+    What fails, fails where it belongs: an engine's failure ends the sequences of that step, a sequence's own failure
+    ends that one; the loop goes on.
+    """
+
+    def __init__(
+        self, engines: Engines, scheduler: Scheduler, admission: Admission, prefill_chunk: int,
+        calibration: Calibration | None = None,
+    ) -> None:
+        self._engines = engines
+        self._scheduler = scheduler
+        self._admission = admission
+        self._prefill_chunk = prefill_chunk
+        self._temperatures = None if calibration is None else calibration.temperatures
+        self._released: set[int] = set()      # slots that the target has not been told of yet
+        self._report = RoundReport(engines.block_size)
+        self.active: list[life.Sequence] = []
+
+    def round(self) -> RoundReport:
+        """One round of every active sequence."""
+        self._report = RoundReport(self._engines.block_size)
+        started = time.perf_counter()
+        self.admit()
+        drafts = self.draft()
+        turns = self.schedule(drafts)
+        result = self.verify(turns)
+        self.emit(turns, result)
+        return self._complete_report(turns, time.perf_counter() - started)
+
+    def admit(self) -> None:
+        """Let go of those whom nobody waits for any more, and take in as many waiting sequences as fit."""
+        gone = CancelledRequestError("the client went away")
+        for sequence in self._admission.withdraw(lambda waiting: waiting.sink.is_cancelled()):
+            self._tell(sequence, gone)
+        self._fail([sequence for sequence in self.active if sequence.sink.is_cancelled()], gone)
+        for sequence in self._admission.admit():
+            sequence.statistics.admitted = time.perf_counter()
+            self.active.append(sequence)
+
+    def draft(self) -> Drafts:
+        """A block for every decoding sequence that can use one."""
+        drafting = [
+            sequence for sequence in self.active
+            if self._scheduler.drafts and sequence.phase is Phase.DECODING and sequence.draft_limit > 0
+        ]
+        if not drafting:
+            return {}
+        started = time.perf_counter()
+        try:
+            result = self._engines.drafter(steps.drafter_step(drafting, self._engines.drafter_limits))
+        except Exception as error:
+            self._fail(drafting, _engine_error("drafter", error))
+            return {}
+        finally:
+            self._report.draft_seconds = time.perf_counter() - started
+        for sequence in drafting:
+            sequence.statistics.drafted += self._engines.block_size
+            self._report.drafted += self._engines.block_size
+        return {sequence: Draft.row(result, r) for r, sequence in enumerate(drafting)}
+
+    def schedule(self, drafts: Drafts) -> list[Turn]:
+        """What every sequence reads in this round's target step: drafts by the policy, prompts by arrival."""
+        return [*self._verifications(drafts), *self._prefills()]
+
+    def verify(self, turns: Sequence[Turn]) -> TargetResult | None:
+        """The target's one step; None when there is nothing to do, or when it failed and its sequences with it."""
+        if not turns:
+            return None
+        step = steps.target_step(turns, sorted(self._released), self._engines.target_limits.max_draft_tokens)
+        started = time.perf_counter()
+        try:
+            result = self._engines.target(step)
+        except Exception as error:
+            self._fail([turn.sequence for turn in turns], _engine_error("target", error))
+            return None
+        finally:
+            self._report.verify_seconds = time.perf_counter() - started
+        self._released.clear()
+        return result
+
+    def emit(self, turns: Sequence[Turn], result: TargetResult | None) -> None:
+        """Commit what was accepted and pass it on: text, reasons to end, statistics."""
+        if result is None:
+            return
+        for r, turn in enumerate(turns):
+            try:
+                commit(turn, r, result)
+                if turn.samples and emit_tokens(turn, r, result, self._report) is not None:
+                    self._end(turn.sequence)
+            except Exception as error:            # whatever it is, it is this sequence's own and costs no other
+                log.exception("a request failed")
+                self._fail([turn.sequence], EngineError(f"this request failed: {error!r}"))
+
+    def fail_all(self, error: DSparkError) -> None:
+        """End every sequence, waiting or active, with `error`."""
+        for sequence in self._admission.withdraw(lambda _: True):
+            self._tell(sequence, error)
+        self._fail(list(self.active), error)
+
+    def _verifications(self, drafts: Drafts) -> list[Turn]:
+        lengths: dict[life.Sequence, int] = {}
+        survivals: dict[life.Sequence, steps.Float64] = {}
+        if drafts:
+            limits = np.array([sequence.draft_limit for sequence in drafts], np.int32)
+            logits = np.stack([draft.confidence_logits for draft in drafts.values()])
+            predicted = survival(logits, self._temperatures)
+            lengths = dict(zip(drafts, self._scheduler.lengths(predicted, limits).tolist(), strict=True))
+            survivals = dict(zip(drafts, predicted, strict=True))
+        return [
+            steps.verification(
+                sequence, drafts.get(sequence), lengths.get(sequence, 0), survivals.get(sequence, np.empty(0)),
+                self._engines.drafter_limits.candidates, self._needs_features(sequence, sequence.committed + 1),
+            )
+            for sequence in self.active if sequence.phase is Phase.DECODING
+        ]
+
+    def _prefills(self) -> list[Turn]:
+        turns, room = [], self._prefill_chunk
+        for sequence in self.active:
+            if sequence.phase is Phase.PREFILL and room > 0:
+                count = min(room, len(sequence.request.prompt) - sequence.committed)
+                needs_features = self._needs_features(sequence, sequence.committed + count)
+                turns.append(steps.prefill(sequence, count, self._engines.drafter_limits.candidates, needs_features))
+                room -= count
+        return turns
+
+    def _needs_features(self, sequence: life.Sequence, up_to: int) -> bool:
+        return self._scheduler.drafts and sequence.needs_features(up_to, self._engines.drafter_limits.window)
+
+    def _fail(self, sequences: Sequence[life.Sequence], error: DSparkError) -> None:
+        for sequence in sequences:
+            self._end(sequence)
+            self._tell(sequence, error)
+
+    def _end(self, sequence: life.Sequence) -> None:
+        sequence.phase = Phase.FINISHED
+        self.active.remove(sequence)
+        self._released.add(sequence.slot)
+        self._admission.release(sequence)
+
+    @staticmethod
+    def _tell(sequence: life.Sequence, error: DSparkError) -> None:
+        sequence.phase = Phase.FINISHED
+        try:
+            sequence.sink.fail(error)
+        except Exception:                         # a client that cannot be told is no reason to stop for the others
+            log.exception("a client could not be told that its request failed")
+
+    def _complete_report(self, turns: Sequence[Turn], seconds: float) -> RoundReport:
+        report = self._report
+        report.sequences = len(turns)
+        report.prefill_tokens = sum(len(turn.tokens) for turn in turns if turn.reads_prompt)
+        report.active = len(self.active)
+        report.waiting = self._admission.waiting
+        report.kv_blocks_used = self._admission.kv_blocks_used
+        report.host_seconds = seconds - report.draft_seconds - report.verify_seconds
+        return report
+
+
+def _engine_error(name: str, error: Exception) -> DSparkError:
+    """Whatever an engine raised, as the error that its requests end with."""
+    if isinstance(error, EngineError):
+        return error
+    log.error("%s step failed", name, exc_info=error)
+    return EngineError(f"the {name} failed: {error!r}")

@@ -1,0 +1,98 @@
+"""What is counted: for one request (sent with its last chunk) and for one round (for the metrics)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass
+class SequenceStatistics:
+    """Counts and times of one sequence; times are `time.perf_counter` seconds. A round is one verification."""
+
+    block_size: int
+    submitted: float
+    admitted: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    rounds: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    verified_by_position: list[int] = field(init=False)
+    accepted_by_position: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.verified_by_position = [0] * self.block_size
+        self.accepted_by_position = [0] * self.block_size
+
+    def count_round(self, verified: int, accepted: int) -> None:
+        """Count one round that verified `verified` draft tokens and accepted the first `accepted` of them."""
+        self.rounds += 1
+        self.verified += verified
+        self.accepted += accepted
+        for position in range(verified):
+            self.verified_by_position[position] += 1
+            self.accepted_by_position[position] += position < accepted
+
+    def report(self, seed: int, prompt_tokens: int, output_tokens: int) -> str:
+        """The `statistics` output, as JSON. tau is accepted tokens a round, bonus included; null without a round."""
+        return json.dumps({
+            "seed": seed,
+            "prompt_tokens": prompt_tokens,
+            "output_tokens": output_tokens,
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "verified": self.verified,
+            "accepted": self.accepted,
+            "tau": round(1 + self.accepted / self.rounds, 4) if self.rounds else None,
+            "verified_by_position": self.verified_by_position,
+            "accepted_by_position": self.accepted_by_position,
+            "queue_ms": _milliseconds(self.submitted, self.admitted),
+            "ttft_ms": _milliseconds(self.submitted, self.first_token),
+            "total_ms": _milliseconds(self.submitted, self.last_token),
+        })
+
+
+def _milliseconds(start: float, end: float) -> float:
+    return round(1e3 * (end - start), 3)
+
+
+@dataclass
+class RoundReport:
+    """One round in numbers, filled in while it runs; times are seconds of wall time."""
+
+    block_size: int
+    sequences: int = 0               # R of the target step
+    prefill_tokens: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    output_tokens: int = 0
+    active: int = 0                  # sequences that hold a slot after the round
+    waiting: int = 0
+    kv_blocks_used: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    host_seconds: float = 0.0        # the round without its two engine steps
+    first_token_seconds: list[float] = field(default_factory=list)
+    token_gap_seconds: list[float] = field(default_factory=list)     # time since a sequence's last tokens / new tokens
+    verified_at: Float64 = field(init=False)      # [gamma] draft tokens verified at each position
+    predicted_at: Float64 = field(init=False)     # [gamma] their predicted survival, summed
+    observed_at: Float64 = field(init=False)      # [gamma] how many survived
+
+    def __post_init__(self) -> None:
+        self.verified_at, self.predicted_at, self.observed_at = (np.zeros(self.block_size) for _ in range(3))
+
+    def count_verification(self, survival: Float64, accepted: int) -> None:
+        """Count one sequence's verified drafts, of predicted survival [n], the first `accepted` of which survived."""
+        self.verified += len(survival)
+        self.accepted += accepted
+        self.verified_at[: len(survival)] += 1
+        self.predicted_at[: len(survival)] += survival
+        self.observed_at[:accepted] += 1

@@ -1,0 +1,151 @@
+"""From sequences to engine steps: plain functions that lay the state of several sequences out as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dspark.engines.contract import (
+    Bool,
+    DrafterLimits,
+    DrafterResult,
+    DrafterStep,
+    Float32,
+    Int32,
+    SamplingArrays,
+    TargetStep,
+)
+from dspark.orchestrator import sequence as life
+from dspark.orchestrator.randomness import Purpose
+from dspark.verification import SamplingSettings
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One drafted block: tokens [gamma] with their distributions [gamma, K] and confidence logits [gamma]."""
+
+    tokens: Int32
+    ids: Int32
+    probs: Float32
+    confidence_logits: Float32
+
+    @staticmethod
+    def row(result: DrafterResult, r: int) -> Draft:
+        return Draft(result.tokens[r], result.draft_ids[r], result.draft_probs[r], result.confidence_logits[r])
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one sequence reads in one target step: a piece of its prompt, or its anchor and the drafts to verify."""
+
+    sequence: life.Sequence
+    tokens: Int32
+    draft_count: int
+    draft_ids: Int32                 # [draft_count, K]
+    draft_probs: Float32             # [draft_count, K]
+    survival: Float64                # [draft_count] predicted for the drafts
+    samples: bool
+    wants_features: bool
+    reads_prompt: bool = False
+
+    @property
+    def drafts(self) -> Int32:
+        return self.tokens[len(self.tokens) - self.draft_count :]
+
+
+def drafter_step(sequences: Sequence[life.Sequence], limits: DrafterLimits) -> DrafterStep:
+    """Draft a block for every sequence, after appending the context that the drafter has not read yet."""
+    context = [sequence.context.take() for sequence in sequences]
+    return DrafterStep(
+        slots=_ints(sequence.slot for sequence in sequences),
+        anchors=_ints(sequence.anchor for sequence in sequences),
+        positions=_ints(sequence.committed for sequence in sequences),
+        context_counts=_ints(len(rows) for rows in context),
+        drafts=np.ones(len(sequences), np.bool_),
+        context=np.concatenate(context),
+        temperatures=_floats(sequence.request.sampling.temperature for sequence in sequences),
+        uniforms=np.stack([
+            sequence.randomness.uniforms(sequence.committed, Purpose.DRAFT, limits.block_size) for sequence in sequences
+        ]),
+    )
+
+
+def verification(sequence: life.Sequence, draft: Draft | None, length: int, survival: Float64, candidates: int,
+                 wants_features: bool) -> Turn:
+    """The turn of a decoding sequence: its anchor and the first `length` tokens of its draft."""
+    anchor = np.array([sequence.anchor], np.int32)
+    if draft is None or not length:
+        return Turn(sequence, anchor, 0, *_no_drafts(candidates), survival[:0], True, wants_features)
+    return Turn(
+        sequence, np.concatenate([anchor, draft.tokens[:length]]), length, draft.ids[:length], draft.probs[:length],
+        survival[:length], True, wants_features,
+    )
+
+
+def prefill(sequence: life.Sequence, count: int, candidates: int, wants_features: bool) -> Turn:
+    """The turn of a sequence that still reads its prompt: the next `count` tokens; the last of all is sampled after."""
+    prompt, start = sequence.request.prompt, sequence.committed
+    return Turn(
+        sequence, prompt[start : start + count], 0, *_no_drafts(candidates), np.empty(0),
+        samples=start + count == len(prompt), wants_features=wants_features, reads_prompt=True,
+    )
+
+
+def target_step(turns: Sequence[Turn], released: Iterable[int], gamma: int) -> TargetStep:
+    """All turns as one step; `released` are the slots whose sequences ended since the last one."""
+    sequences = [turn.sequence for turn in turns]
+    positions = [sequence.committed for sequence in sequences]
+    return TargetStep(
+        slots=_ints(sequence.slot for sequence in sequences),
+        positions=_ints(positions),
+        token_counts=_ints(len(turn.tokens) for turn in turns),
+        draft_counts=_ints(turn.draft_count for turn in turns),
+        samples=_flags(turn.samples for turn in turns),
+        wants_features=_flags(turn.wants_features for turn in turns),
+        wants_log_probs=_flags(sequence.request.return_log_probs for sequence in sequences),
+        tokens=np.concatenate([turn.tokens for turn in turns]),
+        draft_ids=np.concatenate([turn.draft_ids for turn in turns]),
+        draft_probs=np.concatenate([turn.draft_probs for turn in turns]),
+        sampling=sampling_arrays([sequence.request.sampling for sequence in sequences]),
+        uniforms=np.stack([
+            turn.sequence.randomness.uniforms(_anchor_position(turn), Purpose.VERIFY, gamma + 1) for turn in turns
+        ]),
+        released=_ints(released),
+    )
+
+
+def sampling_arrays(settings: Sequence[SamplingSettings]) -> SamplingArrays:
+    """The settings of R requests, one row a request."""
+    return SamplingArrays(
+        temperature=_floats(one.temperature for one in settings),
+        top_k=_ints(one.top_k for one in settings),
+        top_p=_floats(one.top_p for one in settings),
+        min_p=_floats(one.min_p for one in settings),
+        repetition_penalty=_floats(one.repetition_penalty for one in settings),
+    )
+
+
+def _anchor_position(turn: Turn) -> int:
+    """Position of the last token before the drafts: the anchor, or the last of a piece of prompt."""
+    return turn.sequence.committed + len(turn.tokens) - turn.draft_count - 1
+
+
+def _no_drafts(candidates: int) -> tuple[Int32, Float32]:
+    return np.empty((0, candidates), np.int32), np.empty((0, candidates), np.float32)
+
+
+def _ints(values: Iterable[int]) -> Int32:
+    return np.fromiter(values, np.int32)
+
+
+def _floats(values: Iterable[float]) -> Float32:
+    return np.fromiter(values, np.float32)
+
+
+def _flags(values: Iterable[bool]) -> Bool:
+    return np.fromiter(values, np.bool_)
