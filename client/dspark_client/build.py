@@ -5,6 +5,7 @@ The one module of the client that imports torch, by way of dspark_build.
 
 from __future__ import annotations
 
+import logging
 from importlib.metadata import version
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: 
     Without `drafter` it is the one that this repository ships for the checkpoint, or else an untrained one.
     """
     console = Console()
+    logging.getLogger("nncf").setLevel(logging.WARNING)     # it reports the same table for every graph
     with progress_bars() as progress:
         checkpoint = prepare(source, paths.home(), progress)
         drafter, notice = (drafter, "") if drafter else _drafter_for(checkpoint, progress)

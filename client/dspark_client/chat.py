@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import readline  # noqa: F401 - gives input() line editing and history
 import sys
 from collections.abc import Iterator
 

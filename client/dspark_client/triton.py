@@ -96,4 +96,5 @@ def _environment(library_path: str) -> dict[str, str]:
         "LD_LIBRARY_PATH": library_path,
         "PATH": os.pathsep.join((str(Path(sys.prefix) / "bin"), os.environ.get("PATH", ""))),
         "PYTHONPATH": python_path,
+        "PYTHONUTF8": "1",                            # an embedded Python takes a C locale literally: ASCII
     }
