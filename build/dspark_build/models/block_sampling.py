@@ -19,6 +19,9 @@ GROUP = 64        # entries under one maximum in the two-stage search: the quick
 class Head(Protocol):
     """What the sampler needs of a drafter."""
 
+    @property
+    def vocabulary_size(self) -> int: ...
+
     def start_head(self, hidden: Tensor) -> Tensor | None: ...
 
     def head_step(
@@ -35,13 +38,12 @@ class DraftBlock(NamedTuple):
     draft_probs: Tensor         # [R, gamma, K]
 
 
-def most_likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def most_likely(logits: Tensor, vocabulary_size: int, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of `logits` [R, V] in falling order: values and ids [R, count].
 
     Exact in two stages: an entry among the `count` largest lies in a group whose maximum is among the `count` largest
     group maxima, so only those groups are searched. A single search over V costs two to three times as much.
     """
-    vocabulary_size = logits.shape[-1]
     groups = -(-vocabulary_size // GROUP)
     if groups <= count:
         return torch.topk(logits, count, dim=-1)
@@ -80,13 +82,13 @@ def sample_block(
     head: Head, hidden: Tensor, base_logits: Tensor, anchors: Tensor, temperatures: Tensor, uniforms: Tensor
 ) -> DraftBlock:
     """Draw x_1..x_gamma from h [R, gamma, d] and U [R, gamma, V], each given its predecessor (x_0: the anchor [R])."""
-    count = min(CANDIDATES, base_logits.shape[-1])
+    count = min(CANDIDATES, head.vocabulary_size)
     state = head.start_head(hidden[:, 0])
     previous = anchors
     tokens, confidences, ids, probabilities = [], [], [], []
     for k in range(base_logits.shape[1]):
         logits, confidence, state = head.head_step(hidden[:, k], base_logits[:, k], previous, state)
-        values, candidate_ids = most_likely(logits, count)
+        values, candidate_ids = most_likely(logits, head.vocabulary_size, count)
         candidate_probs = candidate_probabilities(values, temperatures)
         place = draw(candidate_probs, uniforms[:, k])
         previous = torch.gather(candidate_ids, 1, place).squeeze(1)

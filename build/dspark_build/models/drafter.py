@@ -40,6 +40,10 @@ class Drafter(nn.Module):
             extra = config.markov_rank if config.confidence_with_markov else 0
             self.confidence_head = ConfidenceHead(model.hidden_size, extra)
 
+    @property
+    def vocabulary_size(self) -> int:
+        return self.config.model.vocabulary_size
+
     def context_features(self, taps: Tensor) -> Tensor:
         """H_ctx [..., d] = hidden_norm(fc(taps)); taps [..., m * d] are the target's tapped layers, concatenated."""
         return self.hidden_norm(self.fc(taps))
@@ -82,7 +86,9 @@ class Drafter(nn.Module):
             mask = mask.repeat(1, self.config.model.heads // self.config.model.kv_heads, 1)
         return self._backbone_over(block_embeds, positions, context, mask)
 
-    def _backbone_over(self, block_embeds: Tensor, positions: Tensor, context: list[KeysValues], mask: Tensor) -> Tensor:
+    def _backbone_over(
+        self, block_embeds: Tensor, positions: Tensor, context: list[KeysValues], mask: Tensor
+    ) -> Tensor:
         """`backbone` over context K and V that exist already; mask [N or 1, (heads / kv_heads) * Q or 1, C + Q]."""
         rotation = self.rotary(positions, block_embeds.dtype)
         x = block_embeds
