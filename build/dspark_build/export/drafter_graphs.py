@@ -57,7 +57,8 @@ class BlockGraph(nn.Module):
 
     def example(self, window: int, max_slots: int) -> tuple[Tensor | list[Tensor], ...]:
         config = self.drafter.config
-        pool = torch.zeros(max_slots, window, config.model.kv_heads, config.model.head_size)
-        rows = torch.ones(2, dtype=torch.int32)
-        uniforms = torch.zeros(2, config.block_size)
-        return rows, rows, rows, rows, torch.ones(2), uniforms, [pool] * 2 * config.model.layers
+        ring = (max_slots, window, config.model.kv_heads, config.model.head_size)
+        # Tensors of their own, because exporters take one tensor given twice for one input.
+        integers = [torch.ones(2, dtype=torch.int32) for _ in range(4)]
+        pools = [torch.zeros(ring) for _ in range(2 * config.model.layers)]
+        return *integers, torch.ones(2), torch.zeros(2, config.block_size), pools

@@ -16,6 +16,7 @@ PROBE_SEED = 20_260_706
 CONTEXT_ROWS = 128                   # of the largest run of the context graph
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 24, 31, 32, 48, 64, 96, 127, 128)
 LEAST = (1, 2)                       # a single row may take kernels of its own
+SMALLEST_RUN = 4                     # below it reading the head again and again costs more than exactness is worth
 LARGEST_RUN = 1 << 20
 
 Run = Callable[[Array], list[Array]]  # which rows share a run -> their outputs, in that order
@@ -24,9 +25,10 @@ Run = Callable[[Array], list[Array]]  # which rows share a run -> their outputs,
 def settle_drafter_exactness(folder: Path, record: DrafterRecord) -> DrafterRecord:
     """The record with the largest runs under which no result depends on its neighbours.
 
-    An inexact drafter is recorded, not refused: text stays lossless with any drafter, only a sampled request's stream
-    may then differ between alone and in company.
+    Where only runs of a few rows would do, an int8 drafter is recorded as inexact instead: text stays lossless with any
+    drafter, only a sampled request's stream may then differ between alone and in company. fp32 is exact at any price.
     """
+    floor = SMALLEST_RUN if record.facts.precision == "int8" else 1
     for quantise in (True, False) if record.quantise_activations else (False,):
         whole = RunSizes(1, LARGEST_RUN)
         candidate = replace(
@@ -35,19 +37,22 @@ def settle_drafter_exactness(folder: Path, record: DrafterRecord) -> DrafterReco
         random = np.random.default_rng(PROBE_SEED)
         rings = _random_rings(candidate, random)
         graphs = DrafterGraphs(folder, candidate, rings.pools)
-        requests = largest_exact_runs(_block_run(graphs, candidate.limits, random), candidate.limits.max_slots)
-        rows = largest_exact_runs(_context_run(graphs, candidate.limits, random), CONTEXT_ROWS)
+        requests = largest_exact_runs(_block_run(graphs, candidate.limits, random), candidate.limits.max_slots, floor)
+        rows = largest_exact_runs(_context_run(graphs, candidate.limits, random), CONTEXT_ROWS, floor)
         if requests and rows:
             return replace(candidate, requests_per_run=requests, context_rows_per_run=rows, exact=True)
     return record
 
 
-def largest_exact_runs(run: Run, rows: int) -> RunSizes | None:
-    """The largest sizes between which every row's outputs are bit-identical, whatever shares its run; None if none."""
+def largest_exact_runs(run: Run, rows: int, floor: int = 1) -> RunSizes | None:
+    """The largest sizes between which every row's outputs are bit-identical, whatever shares its run.
+
+    Tries runs of 1 to `rows` rows; None if the largest exact ones would have fewer than `floor`.
+    """
     sizes = sorted({min(size, rows) for size in SIZES})
     outputs = {size: run(np.arange(size)) for size in sizes}
     moved = {size: [values[::-1] for values in run(np.arange(size)[::-1])] for size in sizes}
-    for most in reversed(sizes):
+    for most in (size for size in reversed(sizes) if size >= min(floor, rows)):
         for least in (least for least in LEAST if least <= most):
             tried = [size for size in sizes if least <= size <= most]
             if all(
