@@ -142,7 +142,7 @@ def fit(
     import torch
     from dspark_build.drafters import initialise_drafter, load_drafter_checkpoint, save_drafter_checkpoint
     from dspark_build.progress import progress_bars
-    from dspark_build.training import FitConfig, fit_drafter
+    from dspark_build.training import FitConfig, fit_drafter, plot_curves
 
     folder, target = _folder(checkpoint), _target(checkpoint)
     config = FitConfig(
@@ -168,10 +168,11 @@ def fit(
     with progress_bars() as progress:
         result = fit_drafter(config, drafter, progress, _tell)
     save_drafter_checkpoint(drafter.cpu(), output, target, dtype=torch.bfloat16)
+    picture = plot_curves(config.output)
     state = "finished" if result.finished else "time is up; the same command goes on"
     typer.echo(
         f"step {result.step}: {state}; {result.block_tokens} block-tokens, {result.block_tokens_per_second:.0f} "
-        f"a second; drafter in {output}, curves in {config.output}"
+        f"a second; drafter in {output}, curves in {picture}"
     )
 
 

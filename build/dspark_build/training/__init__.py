@@ -4,6 +4,7 @@ from dspark_build.training.cache import CacheConfig, CachePlan, CacheResult, cac
 from dspark_build.training.fit import FitResult, fit_drafter
 from dspark_build.training.fit_config import FitConfig
 from dspark_build.training.generate import GenerateConfig, GenerateResult, generate_responses
+from dspark_build.training.plot import plot_curves
 from dspark_build.training.validation import Acceptance, Validation, validate
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "fit_drafter",
     "generate_responses",
     "plan_cache",
+    "plot_curves",
     "validate",
 ]

@@ -89,7 +89,7 @@ def read_states(folder: Path, number: int, rows: int, source: StateSource) -> St
     path = manifest_path(folder, number)
     advice = f"delete {path} and run the cache stage again"
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(path.read_text("utf-8"))
         stored = StateSource(**(manifest["source"] | {"tap_ids": tuple(manifest["source"]["tap_ids"])}))
         if stored != source:
             raise ConfigurationError(f"state shard {path} was computed from {stored}, expected {source}; {advice}")

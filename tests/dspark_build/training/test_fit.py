@@ -11,7 +11,7 @@ import torch
 from dspark.errors import ConfigurationError
 from dspark_build.drafters import initialise_drafter
 from dspark_build.models.drafter import Drafter
-from dspark_build.training import FitConfig, fit_drafter
+from dspark_build.training import FitConfig, fit_drafter, plot_curves
 from dspark_build.training.responses import shard_path
 from dspark_build.training.states import array_path
 from synthetic import TAPS, make_training_data
@@ -148,3 +148,8 @@ def test_a_run_can_be_resumed_with_fewer_steps_so_that_it_cools_down(data, tmp_p
     result = fit_drafter(dataclasses.replace(config, steps=4, cool_down=0.2, seconds=0.0), new_drafter(data))
     assert result.finished and result.step == 4
     assert [row[0] for row in curve(tmp_path, "losses.csv")[1:]] == ["1", "2", "3", "4"]
+
+
+def test_the_curves_become_a_picture(data, tmp_path):
+    fit_drafter(config_of(data, tmp_path), new_drafter(data))
+    assert plot_curves(tmp_path).read_bytes().startswith(b"\x89PNG")
