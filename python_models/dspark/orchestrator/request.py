@@ -84,11 +84,11 @@ def _prompt(raw: RequestTensors, rules: RequestRules) -> tuple[Int32, str]:
         text = tokenizer.decode(listed) if len(listed) <= context else ""
     else:
         text = kinds.text(given[0], kinds.from_tensor(given[0], getattr(raw, given[0]), False))
-        if len(text) > context * tokenizer.longest_token:       # no tokeniser could make it fit: do not even try
-            raise InvalidRequestError(f"{given[0]} of {len(text)} characters cannot fit a context of {context} tokens")
         chat = given[0] == "messages"
         if chat:
             text = tokenizer.render_chat(parse_messages(text))
+        if len(text) > context * tokenizer.longest_token:       # no tokeniser could make it fit: do not even try
+            raise InvalidRequestError(f"{given[0]} of {len(text)} characters cannot fit a context of {context} tokens")
         prompt = tokenizer.encode(text, add_special_tokens=not chat)
         _token_ids(given[0], prompt.tolist(), rules.target.vocabulary_size)
     if not len(prompt):

@@ -30,7 +30,7 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self.vocabulary_size: int = self._tokenizer.get_vocab_size()
         self.token_bytes = _token_bytes(self._tokenizer, description, path)
-        self.longest_token = max(map(len, self.token_bytes))             # in bytes
+        self.longest_token = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)))      # in characters
         generation = _read_generation(folder / "generation_config.json")
         self.stop_tokens = frozenset(_ids(generation.get("eos_token_id")))
         template = folder / "chat_template.jinja"
