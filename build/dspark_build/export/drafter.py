@@ -8,14 +8,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dspark.engines.contract import DrafterLimits
-from dspark.engines.drafter_record import DrafterRecord, RunSizes
+from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import BuildFacts, write_record
 from dspark.errors import ConfigurationError
 
 from dspark_build.checkpoints.form import checkpoint_hash
 from dspark_build.drafters import load_drafter_checkpoint
 from dspark_build.export.drafter_openvino import save_drafter_graphs
-from dspark_build.export.drafter_probe import settle_drafter_exactness
+from dspark_build.export.drafter_probe import (
+    UNSETTLED_CONTEXT_ROWS,
+    UNSETTLED_REQUESTS,
+    settle_drafter_exactness,
+)
 from dspark_build.export.target import PRECISIONS, TOOLS
 from dspark_build.machine import cpu_model
 from dspark_build.models.block_sampling import CANDIDATES
@@ -48,15 +52,14 @@ def build_drafter(
         raise ConfigurationError(f"{sizes}: slots and window must be at least 1")
     drafter = load_drafter_checkpoint(drafter_checkpoint, target_checkpoint)
     config = drafter.config
-    everything = RunSizes(1, sizes.max_slots * sizes.window)
     record = DrafterRecord(
         limits=_limits(config, sizes),
         layers=config.model.layers,
         kv_heads=config.model.kv_heads,
         head_size=config.model.head_size,
         markov_head_type=config.markov_head_type,
-        requests_per_run=everything,
-        context_rows_per_run=everything,
+        requests_per_run=UNSETTLED_REQUESTS,
+        context_rows_per_run=UNSETTLED_CONTEXT_ROWS,
         quantise_activations=precision == "int8",
         exact=False,
         facts=BuildFacts(

@@ -14,12 +14,16 @@ from dspark.engines.drafter_record import DrafterRecord, RunSizes
 
 PROBE_SEED = 20_260_706
 CONTEXT_ROWS = 128                   # of the largest run of the context graph
+REQUESTS = 8                         # of the largest run of the block graph: larger ones gain no time and take memory
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 24, 31, 32, 48, 64, 96, 127, 128)
 LEAST = (1, 2)                       # a single row may take kernels of its own
 SMALLEST_RUN = 4                     # below it reading the head again and again costs more than exactness is worth
-LARGEST_RUN = 1 << 20
 
 Run = Callable[[Array], list[Array]]  # which rows share a run -> their outputs, in that order
+
+
+UNSETTLED_REQUESTS = RunSizes(1, REQUESTS)
+UNSETTLED_CONTEXT_ROWS = RunSizes(1, CONTEXT_ROWS)
 
 
 def settle_drafter_exactness(folder: Path, record: DrafterRecord) -> DrafterRecord:
@@ -30,14 +34,12 @@ def settle_drafter_exactness(folder: Path, record: DrafterRecord) -> DrafterReco
     """
     floor = SMALLEST_RUN if record.facts.precision == "int8" else 1
     for quantise in (True, False) if record.quantise_activations else (False,):
-        whole = RunSizes(1, LARGEST_RUN)
-        candidate = replace(
-            record, quantise_activations=quantise, requests_per_run=whole, context_rows_per_run=whole
-        )
+        candidate = replace(record, quantise_activations=quantise)
         random = np.random.default_rng(PROBE_SEED)
         rings = _random_rings(candidate, random)
         graphs = DrafterGraphs(folder, candidate, rings.pools)
-        requests = largest_exact_runs(_block_run(graphs, candidate.limits, random), candidate.limits.max_slots, floor)
+        most = min(REQUESTS, candidate.limits.max_slots)
+        requests = largest_exact_runs(_block_run(graphs, candidate.limits, random), most, floor)
         rows = largest_exact_runs(_context_run(graphs, candidate.limits, random), CONTEXT_ROWS, floor)
         if requests and rows:
             return replace(candidate, requests_per_run=requests, context_rows_per_run=rows, exact=True)

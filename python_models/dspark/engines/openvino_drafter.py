@@ -13,8 +13,6 @@ from dspark.engines.drafter_graphs import DrafterGraphs
 from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import read_record
 
-WARM_UP_REQUESTS = (1, 2, 4, 8, 16, 32)
-
 
 class OpenVinoDrafter:
     """A loaded drafter engine (contract.DrafterEngine). Raises ConfigurationError when the folder cannot be loaded."""
@@ -81,8 +79,8 @@ class OpenVinoDrafter:
         return result
 
     def _warm_up(self) -> None:
-        """Run the usual sizes once: the first call of a shape prepares kernels, which takes a while."""
-        for requests in (count for count in WARM_UP_REQUESTS if count <= self.limits.max_slots):
+        """Run every size of a run once: the first call of a shape prepares kernels, which takes a while."""
+        for requests in range(1, 1 + min(self.record.requests_per_run.most, self.limits.max_slots)):
             ones = np.ones(requests, np.int32)
             self.step(
                 DrafterStep(
