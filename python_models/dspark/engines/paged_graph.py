@@ -69,7 +69,8 @@ class PagedGraph:
         try:
             model = core.read_model(folder / ENGINE_GRAPH)
         except RuntimeError as error:
-            raise ConfigurationError(f"{folder / ENGINE_GRAPH} cannot be read ({error}); {REBUILD}") from error
+            reason = str(error).strip().splitlines()[-1]
+            raise ConfigurationError(f"{folder / ENGINE_GRAPH} cannot be read ({reason}); {REBUILD}") from error
         layers = replace_calls(model)
         if layers != record.layers:
             raise ConfigurationError(f"{folder / ENGINE_GRAPH} has {layers} layers, not {record.layers}; {REBUILD}")
