@@ -16,7 +16,7 @@ def ask(connection: Connection, generation: Generation) -> Mapping[str, Any]:
         sys.stdout.write(chunk.text)
         sys.stdout.flush()
         statistics = chunk.statistics or statistics
-    sys.stdout.write("\n")
+    print(flush=True)
     return statistics
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def run_bench(settings: ServingSettings, prompts: Sequence[Prompt], max_tokens: 
             input_ids=_prompt_ids(tokenizer, prompt).tolist(),
             max_tokens=max_tokens, temperature=0.0, ignore_eos=True, max_draft_tokens=0,
         )
-        for prompt in prompts
+        for prompt in islice(cycle(prompts), max(len(prompts), *CONCURRENCIES))     # enough to fill every concurrency
     ]
     with own_server(settings) as server, load_progress() as progress:
         compared = _against_bare(settings, server, generations, progress)
@@ -67,7 +68,7 @@ def run_bench(settings: ServingSettings, prompts: Sequence[Prompt], max_tokens: 
         points=points,
         server_against_bare=compared,
         speedups={f"concurrency_{c}": round(speed[c] / speed[1], 3) for c in CONCURRENCIES[1:]},
-        engine=folder.root.name, prompts=len(prompts), max_tokens=max_tokens,
+        engine=folder.root.name, prompts=len(generations), max_tokens=max_tokens,
     )
 
 
