@@ -16,7 +16,6 @@ from dspark_client.errors import RemoteError
 
 MODEL = "dspark"
 FIRST, ACCEPTED, CORRECTION, BONUS = range(4)        # token_origins: where a token of an answer came from
-REAL_STATUS = (("triton_grpc_error", "true"),)       # errors end the stream with their gRPC code, not as text inside it
 TEXT, INT, FLOAT, SEED, FLAG = "BYTES", "INT32", "FP32", "UINT64", "BOOL"
 NUMPY = {TEXT: np.object_, INT: np.int32, FLOAT: np.float32, SEED: np.uint64, FLAG: np.bool_}
 DATATYPES = {
@@ -24,6 +23,9 @@ DATATYPES = {
     "top_p": FLOAT, "min_p": FLOAT, "repetition_penalty": FLOAT, "seed": SEED, "stop_words": TEXT,
     "stop_token_ids": INT, "ignore_eos": FLAG, "exclude_input_in_output": FLAG, "return_log_probs": FLAG,
     "max_draft_tokens": INT, "sampling_parameters": TEXT, "stream": FLAG,
+}
+TRITONS_OWN_ERRORS = {           # texts without a code: a dead model process, inputs that config.pbtxt excludes
+    "Stub process": "UNAVAILABLE", "inference input": "INVALID_ARGUMENT", "unexpected shape": "INVALID_ARGUMENT",
 }
 
 
@@ -111,7 +113,7 @@ class Connection:
             request.inputs.append(tensor._get_tensor())
             request.raw_input_contents.append(tensor._get_content())
         request.parameters["triton_enable_empty_final_response"].bool_param = True
-        return TokenStream(self._service.ModelStreamInfer(iter([request]), timeout=timeout_s, metadata=REAL_STATUS))
+        return TokenStream(self._service.ModelStreamInfer(iter([request]), timeout=timeout_s))
 
     def close(self) -> None:
         self._channel.close()
@@ -133,7 +135,7 @@ class TokenStream:
         try:
             for message in self._call:
                 if message.error_message:
-                    raise RemoteError("UNKNOWN", message.error_message)
+                    raise _remote_error(message.error_message)
                 if message.infer_response.outputs:
                     yield _chunk(message.infer_response)
         except grpc.RpcError as error:
@@ -144,6 +146,18 @@ class TokenStream:
     def cancel(self) -> None:
         """Tell the server that nobody listens any more; its slot is free after the round in progress."""
         self._call.cancel()
+
+
+def _remote_error(text: str) -> RemoteError:
+    """An error that came as text inside the stream, as errors of a stream do.
+
+    The header `triton_grpc_error`, which asks for gRPC's own status instead, must not be sent: Triton 2.51 dies of it
+    (signal 11) when a request is refused while another stream runs.
+    """
+    code, colon, details = text.partition(": ")
+    if colon and code in grpc.StatusCode.__members__:
+        return RemoteError(code, details)
+    return RemoteError(next((code for words, code in TRITONS_OWN_ERRORS.items() if words in text), "UNKNOWN"), text)
 
 
 def _vector(value: Any, datatype: str) -> np.ndarray:

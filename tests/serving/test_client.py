@@ -46,7 +46,7 @@ class TritonPythonModel:
             turns = json.loads(messages)
             text = f"{len(turns)}:" + turns[-1]["content"]
         if text == "1:refuse":
-            error = pb_utils.TritonError("not today", pb_utils.TritonError.INVALID_ARG)
+            error = pb_utils.TritonError("INVALID_ARGUMENT: not today", pb_utils.TritonError.INVALID_ARG)
             return sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
         speculation = int(given("max_draft_tokens", 4)) > 0
         tokens = [ord(character) for character in text][: int(given("max_tokens", 256))]

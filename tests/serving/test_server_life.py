@@ -51,7 +51,7 @@ class TritonPythonModel:
     def count(self, request, sender):
         text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()[0].decode()
         if text == "refused":
-            error = pb_utils.TritonError("not this", pb_utils.TritonError.INVALID_ARG)
+            error = pb_utils.TritonError("INVALID_ARGUMENT: not this", pb_utils.TritonError.INVALID_ARG)
             return sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
         for number in range(int(pb_utils.get_input_tensor_by_name(request, "max_tokens").as_numpy()[0])):
             if sender.is_cancelled():

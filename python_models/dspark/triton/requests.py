@@ -23,16 +23,18 @@ def request_tensors(request: Any) -> RequestTensors:
 
 
 def triton_error(error: DSparkError) -> Any:
-    """The one place where our errors become Triton's."""
+    """The one place where our errors become Triton's.
+
+    The text begins with gRPC's name of the code, because an error inside a gRPC stream is its text alone.
+    """
+    code, name = pb_utils.TritonError.INTERNAL, "INTERNAL"
     if isinstance(error, InvalidRequestError):
-        code = pb_utils.TritonError.INVALID_ARG
+        code, name = pb_utils.TritonError.INVALID_ARG, "INVALID_ARGUMENT"
     elif isinstance(error, OverloadedError | EngineError):
-        code = pb_utils.TritonError.UNAVAILABLE
+        code, name = pb_utils.TritonError.UNAVAILABLE, "UNAVAILABLE"
     elif isinstance(error, CancelledRequestError):
-        code = pb_utils.TritonError.CANCELLED
-    else:
-        code = pb_utils.TritonError.INTERNAL
-    return pb_utils.TritonError(str(error), code)
+        code, name = pb_utils.TritonError.CANCELLED, "CANCELLED"
+    return pb_utils.TritonError(f"{name}: {error}", code)
 
 
 class TritonSink:
