@@ -9,6 +9,7 @@ import logging
 from importlib.metadata import version
 from pathlib import Path
 
+import nncf
 from dspark.engines.contract import EngineFolder
 from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import BuildFacts, TargetRecord, read_record
@@ -41,7 +42,6 @@ def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: 
     Without `drafter` it is the one that this repository ships for the checkpoint, or else an untrained one.
     """
     console = Console()
-    logging.getLogger("nncf").setLevel(logging.WARNING)     # it reports the same table for every graph
     with progress_bars() as progress:
         checkpoint = prepare(source, paths.home(), progress)
         drafter, notice = (drafter, "") if drafter else _drafter_for(checkpoint, progress)
@@ -52,6 +52,7 @@ def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: 
     if _built_from(folder) == (facts, facts) and folder.tokenizer.is_dir():
         console.print(f"{folder.root} is built already", markup=False)
         return folder.root
+    nncf.set_log_level(logging.WARNING)                # it reports the same table for every graph
     with progress_bars() as progress, new_folder(folder.root) as partial:
         parts = EngineFolder(partial)
         progress(f"building {engine} target", 0, 3)

@@ -234,6 +234,9 @@ def bench(
     report(run_bench(settings, read_prompts(prompts, limit), max_tokens, repeats), json_file)
 
 
+app.add_typer(train.app, name="train", help=train.HELP)
+
+
 def _build_verbs() -> ModuleType:
     """The module that needs torch. Raises ConfigurationError where only the serving requirements are installed."""
     try:
