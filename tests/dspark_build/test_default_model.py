@@ -13,6 +13,7 @@ from dspark_build.models.weights import read_tensors
 from dspark_build.probe import Probe
 from dspark_client import paths
 from tokenizers import Tokenizer
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 pytestmark = pytest.mark.model
 
@@ -20,7 +21,7 @@ TOLERANCE = 1e-3
 TEXTS = (
     "Hello, world!",
     "  leading and trailing  ",
-    "It's 1234567890, isn't it? 3.14159 x10 ½ ²",
+    "It's 1234567890, isn't it? 3.14159 x10",
     "def f(n):\n\treturn 1 if n < 2 else n * f(n - 1)\n\n\n# done\r\n",
     "Größe, naïve café, Ωμέγα, Привет мир, 你好，世界, こんにちは, مرحبا, हिन्दी",
     "👩‍👩‍👧‍👦 🙂🏽 e\u0301 \u00a0\u200b\ufeff",
@@ -29,6 +30,11 @@ TEXTS = (
     "a" * 300 + " " * 50 + "\n" * 20,
     "",
 )
+
+
+def without_exotic_numerals(text: str) -> str:
+    """transformers ignores the file's pre-tokenisation ("smollm"), which shows at numerals other than 0 to 9."""
+    return "".join(character for character in text if character.isascii() or not character.isnumeric())
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +55,29 @@ def test_the_tokenizer_is_the_one_transformers_reads_from_the_same_file(checkpoi
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     random = np.random.default_rng(0)
     scrambled = ["".join(map(chr, random.integers(32, 0x2FFF, 80))) for _ in range(50)]
-    for text in (*TEXTS, *scrambled):
+    for text in (*TEXTS, *map(without_exotic_numerals, scrambled)):
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         assert ids == reference.encode(text, add_special_tokens=False), text
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
     assert tokenizer.get_vocab() == reference.get_vocab()
 
 
+def test_every_numeral_is_a_piece_of_its_own(checkpoint):
+    """As the model was trained, and as llama.cpp reads the same file."""
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    assert tokenizer.encode("in 2026 ½ ²").tokens == ["in", "Ġ", "2", "0", "2", "6", "Ġ", "Â½", "Ġ", "Â²"]
+
+
 def test_the_weights_are_those_transformers_dequantises(checkpoint):
-    source = default._locate()
-    reference = transformers.AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32
-    ).state_dict()
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    with torch.device("meta"):
+        empty = transformers.AutoModelForCausalLM.from_config(config)
+    reference = load_gguf_checkpoint(str(default._locate()), return_tensors=True, model_to_load=empty)["tensors"]
+    names = []
     for name, tensor in read_tensors(checkpoint):
-        assert torch.equal(tensor, reference[name]), name
+        assert torch.equal(tensor, torch.as_tensor(reference[name])), name
+        names.append(name)
+    assert sorted(names) == sorted(reference)
 
 
 def test_fp32_logits_are_those_of_transformers_at_once_in_chunks_and_among_neighbours(checkpoint):
