@@ -117,6 +117,7 @@ def generate_responses(
     done, tokens_before, number = _already_there(config.output)
     limits = engine.limits
     waiting = _questions(config, interleave([file.prompts for file in files]), done, tokenizer, limits)
+    questions = config.samples_per_prompt * sum(len(file.prompts) for file in files)
     shards = _Shards(config, number)
     slots = _slots(config, limits)
     active: list[_Answer] = []
@@ -138,7 +139,10 @@ def generate_responses(
             released = [answer.slot for answer in ended]
             slots += released
             finished += len(ended)
-            progress("response tokens", tokens_before + made, config.response_tokens)
+            if config.response_tokens:
+                progress("response tokens", tokens_before + made, config.response_tokens)
+            else:
+                progress("responses", len(done) + finished, questions)
     finally:
         shards.flush()
     return GenerateResult(
@@ -170,12 +174,18 @@ def _questions(
         for prompt in prompts:
             if (prompt.id, sample) in done:
                 continue
-            turn = (hash_of(prompt.id) + sample) % len(config.temperatures)
+            temperature = _temperature(config, prompt, sample)
+            if temperature == 0 and any(_temperature(config, prompt, earlier) == 0 for earlier in range(sample)):
+                continue             # the greedy answer is there already
             text = tokenizer.render_chat([Message("user", prompt.turns[0])])
             tokens = tokenizer.encode(text, add_special_tokens=False).tolist()
             if len(tokens) <= longest:
                 random = np.random.default_rng((config.seed, hash_of(f"{prompt.id}#{sample}")))
-                yield _Answer(prompt, sample, config.temperatures[turn], len(tokens), tokens, random)
+                yield _Answer(prompt, sample, temperature, len(tokens), tokens, random)
+
+
+def _temperature(config: GenerateConfig, prompt: Prompt, sample: int) -> float:
+    return config.temperatures[(hash_of(prompt.id) + sample) % len(config.temperatures)]
 
 
 def _slots(config: GenerateConfig, limits: TargetLimits) -> list[int]:

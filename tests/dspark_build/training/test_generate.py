@@ -152,6 +152,14 @@ def test_a_token_goal_stops_early_and_a_second_sample_differs(model, prompts, tm
     assert found["code/1", 0] != found["code/1", 1]
 
 
+def test_a_prompt_is_not_answered_greedily_twice(model, prompts, tmp_path):
+    engine, tokenizer = model
+    config = config_of(prompts, tmp_path / "out", samples_per_prompt=3, temperatures=(0.0, 1.0, 0.0))
+    generate_responses(config, engine, tokenizer)
+    greedy = [name for shard in shards(tmp_path / "out") for name in shard.ids[shard.temperatures == 0].tolist()]
+    assert sorted(greedy) == sorted(set(greedy)) and len(greedy) == 10
+
+
 def test_long_prompts_are_left_out(model, prompts, tmp_path):
     engine, tokenizer = model
     shortest = len(tokenizer.encode(tokenizer_text(""), add_special_tokens=False))
