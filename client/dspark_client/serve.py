@@ -29,6 +29,7 @@ def serve(settings: ServingSettings, model_repository: Path, ports: Ports, host:
     with console.status("starting Triton and loading the engines"):
         started = server.start(asked)
     if started:
+        where = "" if ports == Ports() else f" --address {server.grpc_address}"
         console.print(
             f"ready (process {server.pid})\n"
             f"  HTTP     http://{server.http_address}\n"
@@ -37,7 +38,7 @@ def serve(settings: ServingSettings, model_repository: Path, ports: Ports, host:
             f"  engine   {settings.engine_folder}\n"
             f"  log      {server.log_file}\n"
             "try, in another terminal:\n"
-            '  .venv/bin/dspark ask "What is the capital of France?"\n'
+            f'  .venv/bin/dspark ask "What is the capital of France?"{where}\n'
             f"  {EXAMPLE.format(http=server.http_address)}\n"
             "Ctrl-C stops it.", markup=False,
         )
@@ -45,6 +46,6 @@ def serve(settings: ServingSettings, model_repository: Path, ports: Ports, host:
         while not asked.wait(LOOK_EVERY_S):
             server.wait(0.0)
     finally:
-        console.print("stopping")
+        console.print("stopping, within a few seconds")
         server.stop()
         console.print("stopped")

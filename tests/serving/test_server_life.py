@@ -61,6 +61,56 @@ class TritonPythonModel:
             time.sleep(0.01)
         sender.send(flags=FINAL)
 """
+TARGET_CONFIG = """
+name: "target"
+backend: "python"
+max_batch_size: 0
+input [ { name: "x" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "y" data_type: TYPE_INT32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+TARGET = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]) for x in inputs]
+"""
+# Answers its first request, then has no room for any other, but works: steps of the target, until told to get stuck.
+FULL_HOUSE = """
+import threading, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.first, self.stuck = True, threading.Event()
+        self.thread = threading.Thread(target=self.work, daemon=True)
+
+    def work(self):
+        while not self.stuck.wait(0.02):
+            x = pb_utils.Tensor("x", np.zeros(1, np.int32))
+            pb_utils.InferenceRequest(model_name="target", requested_output_names=["y"], inputs=[x]).exec()
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            if pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()[0] == b"get stuck":
+                self.stuck.set()
+            if self.first:
+                self.first = False
+                self.thread.start()
+                sender.send(flags=FINAL)
+            else:
+                error = pb_utils.TritonError("UNAVAILABLE: the queue is full")
+                sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
+
+    def finalize(self):
+        self.stuck.set()
+"""
 SETTINGS = ServingSettings(engine_folder="unused")
 QUICK = Patience(start=60.0, probe=1.0, probe_every=0.3, look_every=0.05, stop=4.0, pauses=(0.0, 0.1))
 FOREVER = Generation(text_input="count", max_tokens=1_000_000)
@@ -91,10 +141,12 @@ def server(repository: Path) -> Iterator[SupervisedServer]:
         yield server
 
 
-def write_repository(root: Path, source: str) -> Path:
-    (root / "dspark" / "1").mkdir(parents=True)
-    (root / "dspark" / "config.pbtxt").write_text(CONFIG)
-    (root / "dspark" / "1" / "model.py").write_text(textwrap.dedent(source))
+def write_repository(root: Path, source: str, target: str = "") -> Path:
+    models = {"dspark": (CONFIG, source)} | ({"target": (TARGET_CONFIG, target)} if target else {})
+    for name, (config, code) in models.items():
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "config.pbtxt").write_text(config)
+        (root / name / "1" / "model.py").write_text(code)
     return root
 
 
@@ -155,6 +207,17 @@ def test_a_hung_model_process_is_noticed_by_the_probing_inference(server: Superv
     assert eventually(lambda: server.restarts == 1 and server.wait_ready(0.1))
     assert not model_process.alive()
     assert count(server.grpc_address, 2) == "0 1 "
+
+
+def test_a_server_with_a_full_queue_is_left_alone_as_long_as_it_works(tmp_path: Path) -> None:
+    repository = write_repository(tmp_path / "full", FULL_HOUSE, TARGET)
+    with running_server(SETTINGS, repository, patience=QUICK) as server, Connection(server.grpc_address) as connection:
+        for text in ("anything", "get stuck"):
+            time.sleep(3 * QUICK.probes_missed * QUICK.probe_every)
+            assert server.restarts == 0
+            with pytest.raises(RemoteError, match="UNAVAILABLE: the queue is full"):
+                list(connection.generate(Generation(text_input=text, max_tokens=1)))
+        assert eventually(lambda: server.restarts == 1)
 
 
 def test_a_killed_server_process_comes_back(server: SupervisedServer) -> None:
