@@ -132,12 +132,15 @@ class TokenStream:
         self._call = call
 
     def __iter__(self) -> Iterator[Chunk]:
+        failure: RemoteError | None = None
         try:
             for message in self._call:
-                if message.error_message:
-                    raise _remote_error(message.error_message)
-                if message.infer_response.outputs:
+                if message.error_message:        # read on: Triton 2.51 never lets go of a request that is cancelled now
+                    failure = failure or _remote_error(message.error_message)
+                elif message.infer_response.outputs:
                     yield _chunk(message.infer_response)
+            if failure is not None:
+                raise failure
         except grpc.RpcError as error:
             raise RemoteError(error.code().name, error.details() or "no details") from error
         finally:
