@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
 
 from dspark.engines.contract import Int32, TargetResult, TargetStep
-from dspark.engines.engine_json import TargetRecord, read_record
+from dspark.engines.engine_json import REBUILD, TargetRecord, read_record
+from dspark.engines.machine import cpu_model
 from dspark.engines.paged_graph import GraphOutputs
 from dspark.engines.paged_runner import PagedRunner, RaggedBatch
 from dspark.engines.rows import NO_RULES, begins
@@ -15,6 +17,8 @@ from dspark.engines.selection import Selection, committed_features, select
 from dspark.engines.step_checks import check_target_step
 from dspark.engines.warm_up import blank_step
 from dspark.verification import SamplingSettings, log_probs_of, verify_block
+
+_log = logging.getLogger(__name__)
 
 WARM_UP_SEQUENCES = (1, 2, 4, 8, 16, 32)
 
@@ -25,6 +29,11 @@ class OpenVinoTarget:
     def __init__(self, folder: Path, threads: int = 0, exact: bool = True) -> None:
         self.record = read_record(folder, TargetRecord)
         self.limits = self.record.limits
+        if exact and cpu_model() != self.record.facts.cpu:
+            _log.warning(
+                "%s was probed on %r, this is %r: plain and speculative decoding may differ in a near tie; %s",
+                folder, self.record.facts.cpu, cpu_model(), REBUILD,
+            )
         self._runner = PagedRunner(folder, self.record, self.record.rows if exact else NO_RULES, threads)
         capacity = self.limits.max_context + self.limits.spare_tokens
         self._history = np.zeros((self.limits.max_slots, capacity), np.int32)

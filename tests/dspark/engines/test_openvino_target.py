@@ -1,10 +1,14 @@
 """The OpenVINO target against transformers and against itself, step by step."""
 
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import transformers
 from dspark.engines import loading
+from dspark.engines.engine_json import write_record
 from dspark.engines.openvino_target import OpenVinoTarget
 from dspark.errors import ConfigurationError, EngineError
 from dspark_build.models.feature_head import FeatureHead
@@ -256,3 +260,13 @@ def test_a_folder_without_its_graph_is_refused(tmp_path):
     (tmp_path / "engine.json").write_text((built() / "engine.json").read_text())
     with pytest.raises(ConfigurationError, match=r"engine\.xml.*dspark build"):
         loading.load_target(tmp_path)
+
+
+def test_an_engine_that_was_probed_on_another_cpu_says_that_it_may_not_be_exact(tmp_path, caplog):
+    shutil.copytree(built(), tmp_path / "engine")
+    record = engine().record
+    write_record(tmp_path / "engine", replace(record, facts=replace(record.facts, cpu="another CPU")))
+    OpenVinoTarget(tmp_path / "engine", exact=False)
+    assert not caplog.records
+    OpenVinoTarget(tmp_path / "engine")
+    assert "probed on 'another CPU'" in caplog.text
