@@ -8,7 +8,7 @@ from dspark.errors import DSparkError
 from dspark.orchestrator import Engines, Orchestrator, RequestRules, Tokenizer, parse_request
 from dspark.scheduling import Calibration, make_scheduler
 from dspark.settings import ServingSettings
-from dspark.triton import RoundMetrics, TritonSink, remote_step, request_tensors
+from dspark.triton import Outbox, RoundMetrics, TritonSink, remote_step, request_tensors
 
 
 class TritonPythonModel:
@@ -25,6 +25,7 @@ class TritonPythonModel:
         tokenizer = Tokenizer(folder.tokenizer)
         self.rules = RequestRules(tokenizer, engines.target_limits, settings.default_max_tokens)
         self.metrics = RoundMetrics(gamma)
+        self.outbox = Outbox()
         self.orchestrator = Orchestrator(
             engines, tokenizer, make_scheduler(settings.policy, gamma), settings,
             Calibration.read(folder.drafter, gamma), self.metrics.report,
@@ -33,7 +34,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         for request in requests:
-            sink = TritonSink(request)
+            sink = TritonSink(request, self.outbox)
             try:
                 self.orchestrator.submit(parse_request(request_tensors(request), self.rules), sink)
             except DSparkError as error:
@@ -41,4 +42,5 @@ class TritonPythonModel:
 
     def finalize(self):
         self.orchestrator.close()
+        self.outbox.close()
         self.metrics.close()

@@ -10,6 +10,7 @@ import triton_python_backend_utils as pb_utils
 
 from dspark.orchestrator import RoundReport
 
+CLOSE_TIMEOUT_S = 1.0
 FLUSH_S = 0.25                       # every update is a message between processes: gathered, and off the loop's thread
 SECONDS_TO_FIRST_TOKEN = [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]
 SECONDS_BETWEEN_TOKENS = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]
@@ -65,8 +66,9 @@ class RoundMetrics:
             self._reports.append(report)
 
     def close(self) -> None:
+        """Stop; a server that goes away may never take what is left."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         while not self._stop.wait(FLUSH_S):

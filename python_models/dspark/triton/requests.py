@@ -11,7 +11,9 @@ import triton_python_backend_utils as pb_utils
 
 from dspark.errors import CancelledRequestError, DSparkError, EngineError, InvalidRequestError, OverloadedError
 from dspark.orchestrator import Chunk, RequestTensors
+from dspark.triton.outbox import Outbox
 
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 CANCELLATION_CHECK_S = 0.1           # asking Triton is a message between processes: not in every round
 
 
@@ -38,31 +40,35 @@ def triton_error(error: DSparkError) -> Any:
 
 
 class TritonSink:
-    """Sends one request's output; a request without `stream` gets a single response, its last."""
+    """Sends one request's output by way of `outbox`; a request without `stream` gets a single response, its last."""
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, outbox: Outbox) -> None:
         self._sender = request.get_response_sender()
+        self._outbox = outbox
         self._cancelled = False
-        self._asked = 0.0
+        self._asked = time.monotonic()
 
     def send(self, chunk: Chunk) -> None:
-        self._sender.send(_response(chunk))
+        self._outbox.put(lambda: self._sender.send(_response(chunk)))
 
     def finish(self, chunk: Chunk) -> None:
-        self._sender.send(_response(chunk), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._outbox.put(lambda: self._sender.send(_response(chunk), flags=FINAL))
 
     def fail(self, error: DSparkError) -> None:
-        self._sender.send(
-            pb_utils.InferenceResponse(error=triton_error(error)), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        self._outbox.put(
+            lambda: self._sender.send(pb_utils.InferenceResponse(error=triton_error(error)), flags=FINAL)
         )
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone, as of at most CANCELLATION_CHECK_S ago."""
+        """Whether the client has gone, as of about CANCELLATION_CHECK_S ago."""
         now = time.monotonic()
-        if not self._cancelled and now - self._asked >= CANCELLATION_CHECK_S:
+        if now - self._asked >= CANCELLATION_CHECK_S:
             self._asked = now
-            self._cancelled = self._sender.is_cancelled()
+            self._outbox.put(self._ask)
         return self._cancelled
+
+    def _ask(self) -> None:
+        self._cancelled = self._cancelled or self._sender.is_cancelled()
 
 
 def _response(chunk: Chunk) -> Any:
