@@ -3,7 +3,7 @@
 Inputs: tokens, positions [R, L]; logit_rows [R, N] (which of the L rows get logits); mask [R, 1, L, C + L], True where
 a query may look (C cached keys, then the L new ones; every query must see at least itself, padding included, or its
 softmax has nothing to normalise); past_key.i, past_value.i [R, K, C, D].
-Outputs: logits [R, N, V]; features [R, L, d]; new_key.i, new_value.i [R, K, L, D], which the caller appends to its cache.
+Outputs: logits [R, N, V]; features [R, L, d]; new_key.i, new_value.i [R, K, L, D] for the caller to append.
 R, L, N and C are dynamic.
 """
 
