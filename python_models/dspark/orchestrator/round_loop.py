@@ -175,6 +175,7 @@ class RoundLoop:
         return turns
 
     def _needs_features(self, sequence: life.Sequence, up_to: int) -> bool:
+        # A scheduler drafts, or not, for all its life: features that were not asked for cannot be had later.
         return self._scheduler.drafts and sequence.needs_features(up_to, self._engines.drafter_limits.window)
 
     def _fail(self, sequences: Sequence[life.Sequence], error: DSparkError) -> None:
