@@ -60,7 +60,7 @@ def engines_with(head: str, checkpoint: Path, folder: Path) -> tuple[OpenVinoTar
             elif name.startswith("confidence_head"):     # on both sides of a threshold of 0.5, if not by much
                 parameter.normal_(0, 0.1, generator=random)
     saved = save_drafter_checkpoint(drafter, folder / "checkpoint", checkpoint)
-    build_target(checkpoint, saved, "fp32", folder / "target", TargetSizes(max_context=64, max_slots=32, kv_tokens=2048))
+    build_target(checkpoint, saved, "fp32", folder / "target", TargetSizes(64, max_slots=32, kv_tokens=2048))
     build_drafter(saved, checkpoint, "fp32", folder / "drafter", DrafterSizes(max_slots=32, window=16))
     return OpenVinoTarget(folder / "target"), OpenVinoDrafter(folder / "drafter")
 
