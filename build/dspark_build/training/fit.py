@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import nn
 from dspark_build.checkpoints.form import checkpoint_hash
 from dspark_build.models.drafter import Drafter
 from dspark_build.progress import Progress, silent
-from dspark_build.training.blocks import BlockBatch, make_batch, sample_anchors
+from dspark_build.training.blocks import make_batch, sample_anchors
 from dspark_build.training.curves import Curves
 from dspark_build.training.data import TrainingData, TrainingSequence, load_data
 from dspark_build.training.fit_config import FitConfig
@@ -162,7 +161,7 @@ class _Run:
             raise ConfigurationError(f"the gradient is not finite at step {self.step}; lower learning_rate")
         self.optimiser.step()
         self.step += 1
-        self.block_tokens += _labels(batch)
+        self.block_tokens += int(batch.valid.sum())
         return [self.step, self.block_tokens, loss.item(), *(value.item() for value in losses), norm.item(), rate]
 
     def sequences_of(self, step: int) -> list[TrainingSequence]:
@@ -197,8 +196,10 @@ class _Run:
         kept = weight.data
         weight.data = kept.clone()
         self.vocabulary.fill_untrained_rows(self.drafter)
-        yield
-        weight.data = kept
+        try:
+            yield
+        finally:
+            weight.data = kept
 
 
 def _precision(config: FitConfig) -> contextlib.AbstractContextManager[Any]:
@@ -206,11 +207,3 @@ def _precision(config: FitConfig) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     return torch.autocast(torch.device(config.device).type, dtype=torch.bfloat16)
 
-
-def _labels(batch: BlockBatch) -> int:
-    return int(batch.valid.sum())
-
-
-def checkpoint_file(output: Path) -> Path:
-    """Where a run in `output` keeps its state."""
-    return output / CHECKPOINT

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from dspark.engines.contract import Int32, SamplingArrays, TargetEngine, TargetLimits, TargetStep
+from dspark.engines.contract import TargetEngine, TargetLimits
 from dspark.errors import ConfigurationError
 from dspark.orchestrator.chat import Message
 from dspark.orchestrator.tokenizer import Tokenizer
 
 from dspark_build.progress import Progress, silent
+from dspark_build.training.answers import Answer, advance
 from dspark_build.training.prompts import Prompt, hash_of, interleave, read_prompts
 from dspark_build.training.responses import Responses, read_responses, shard_numbers, write_responses
 
@@ -58,28 +59,14 @@ class GenerateResult:
 
 
 @dataclass
-class _Answer:
-    """One response on its way."""
-
-    prompt: Prompt
-    sample: int
-    temperature: float
-    prompt_length: int
-    tokens: list[int]
-    random: np.random.Generator
-    committed: int = 0               # tokens the engine has read
-    slot: int = -1
-
-
-@dataclass
 class _Shards:
     """Writes finished responses, a shard at a time."""
 
     config: GenerateConfig
     number: int
-    waiting: list[_Answer] = field(default_factory=list)
+    waiting: list[Answer] = field(default_factory=list)
 
-    def add(self, answer: _Answer) -> None:
+    def add(self, answer: Answer) -> None:
         self.waiting.append(answer)
         if len(self.waiting) >= self.config.responses_per_shard:
             self.flush()
@@ -120,7 +107,7 @@ def generate_responses(
     questions = config.samples_per_prompt * sum(len(file.prompts) for file in files)
     shards = _Shards(config, number)
     slots = _slots(config, limits)
-    active: list[_Answer] = []
+    active: list[Answer] = []
     released: list[int] = []
     began, made, finished = time.monotonic(), 0, 0
     try:
@@ -130,7 +117,7 @@ def generate_responses(
                 active += _admit(waiting, slots, config.prefill_tokens)
             if not active:
                 break
-            _advance(engine, active, released)
+            advance(engine, active, released)
             made += len(active)
             ended = [answer for answer in active if _is_complete(answer, config, tokenizer)]
             for answer in ended:
@@ -167,7 +154,7 @@ def _questions(
     done: set[tuple[str, int]],
     tokenizer: Tokenizer,
     limits: TargetLimits,
-) -> Iterator[_Answer]:
+) -> Iterator[Answer]:
     """What is still to be asked: all prompts once, then all of them again for the next sample."""
     longest = min(config.max_prompt_tokens, limits.max_context - config.max_new_tokens)
     for sample in range(config.samples_per_prompt):
@@ -181,7 +168,7 @@ def _questions(
             tokens = tokenizer.encode(text, add_special_tokens=False).tolist()
             if len(tokens) <= longest:
                 random = np.random.default_rng((config.seed, hash_of(f"{prompt.id}#{sample}")))
-                yield _Answer(prompt, sample, temperature, len(tokens), tokens, random)
+                yield Answer(prompt, sample, temperature, len(tokens), tokens, random)
 
 
 def _temperature(config: GenerateConfig, prompt: Prompt, sample: int) -> float:
@@ -200,9 +187,9 @@ def _slots(config: GenerateConfig, limits: TargetLimits) -> list[int]:
     return list(range(min(config.batch, limits.max_slots, affordable)))
 
 
-def _admit(waiting: Iterator[_Answer], slots: list[int], prefill_tokens: int) -> list[_Answer]:
+def _admit(waiting: Iterator[Answer], slots: list[int], prefill_tokens: int) -> list[Answer]:
     """Start new responses in free slots, about `prefill_tokens` prompt tokens of them."""
-    admitted: list[_Answer] = []
+    admitted: list[Answer] = []
     while slots and sum(answer.prompt_length for answer in admitted) < prefill_tokens:
         answer = next(waiting, None)
         if answer is None:
@@ -212,43 +199,5 @@ def _admit(waiting: Iterator[_Answer], slots: list[int], prefill_tokens: int) ->
     return admitted
 
 
-def _advance(engine: TargetEngine, answers: Sequence[_Answer], released: Sequence[int]) -> None:
-    """One engine step: every response grows by one token."""
-    unread = [answer.tokens[answer.committed :] for answer in answers]
-    count = len(answers)
-
-    def ints(values: Sequence[int]) -> Int32:
-        return np.array(values, np.int32)
-
-    used = {answer.slot for answer in answers}
-    result = engine.step(
-        TargetStep(
-            slots=ints([answer.slot for answer in answers]),
-            positions=ints([answer.committed for answer in answers]),
-            token_counts=ints([len(tokens) for tokens in unread]),
-            draft_counts=np.zeros(count, np.int32),
-            samples=np.ones(count, bool),
-            wants_features=np.zeros(count, bool),
-            wants_log_probs=np.zeros(count, bool),
-            tokens=ints([token for tokens in unread for token in tokens]),
-            draft_ids=np.zeros((0, 1), np.int32),
-            draft_probs=np.zeros((0, 1), np.float32),
-            sampling=SamplingArrays(
-                temperature=np.array([answer.temperature for answer in answers], np.float32),
-                top_k=np.zeros(count, np.int32),
-                top_p=np.ones(count, np.float32),
-                min_p=np.zeros(count, np.float32),
-                repetition_penalty=np.ones(count, np.float32),
-            ),
-            uniforms=np.array([[answer.random.random(dtype=np.float32)] for answer in answers], np.float32),
-            released=ints([slot for slot in released if slot not in used]),
-        )
-    )
-    for answer, token in zip(answers, result.next_tokens.tolist(), strict=True):
-        answer.committed = len(answer.tokens)
-        answer.tokens.append(token)
-
-
-def _is_complete(answer: _Answer, config: GenerateConfig, tokenizer: Tokenizer) -> bool:
-    made = len(answer.tokens) - answer.prompt_length
-    return answer.tokens[-1] in tokenizer.stop_tokens or made >= config.max_new_tokens
+def _is_complete(answer: Answer, config: GenerateConfig, tokenizer: Tokenizer) -> bool:
+    return answer.tokens[-1] in tokenizer.stop_tokens or answer.response_length >= config.max_new_tokens
