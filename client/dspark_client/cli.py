@@ -92,7 +92,7 @@ def serve(
 ) -> None:
     """Serve the built engines until Ctrl-C.
 
-    Example: dspark serve --engine int8 --policy threshold:0.3
+    Example: dspark serve --engine int8 --policy threshold:0.6
     """
     from dspark_client import paths
     from dspark_client.deployment import check_deployment, serving_settings

@@ -18,7 +18,7 @@ class ServingSettings:
     """Settings of one server. Raises ConfigurationError (in `read`) for an unknown name or a wrong type."""
 
     engine_folder: str               # holds target/, drafter/, tokenizer/
-    policy: str = "threshold:0.3"    # none | full | fixed:N | threshold:C
+    policy: str = "threshold:0.6"    # none | full | fixed:N | threshold:C
     max_queue: int = 64              # requests waiting for a slot, beyond which UNAVAILABLE
     max_slots: int = 32              # sequences decoded together (at most the engine's own)
     prefill_chunk: int = 128         # prompt tokens in one step, all sequences together
