@@ -6,7 +6,6 @@ The one module of the client that imports torch, by way of dspark_build.
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
 from pathlib import Path
 
 import nncf
@@ -14,12 +13,12 @@ from dspark.engines.contract import EngineFolder
 from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import BuildFacts, TargetRecord, read_record
 from dspark.errors import ConfigurationError
-from dspark_build.checkpoints.form import checkpoint_hash, copy_tokenizer, new_folder
+from dspark_build.checkpoints.form import copy_tokenizer, new_folder
 from dspark_build.checkpoints.prepare import prepare
 from dspark_build.drafters import initialise_drafter, save_drafter_checkpoint
 from dspark_build.export.drafter import build_drafter
-from dspark_build.export.target import TOOLS, build_target
-from dspark_build.machine import cpu_model
+from dspark_build.export.facts import build_facts
+from dspark_build.export.target import build_target
 from dspark_build.models.config import ModelConfig
 from dspark_build.progress import Progress, progress_bars
 from rich.console import Console
@@ -90,14 +89,7 @@ def _drafter_for(checkpoint: Path, progress: Progress) -> tuple[Path, str]:
 def _facts(checkpoint: Path, drafter: Path, engine: str) -> BuildFacts:
     if not (drafter / "config.json").is_file():
         raise ConfigurationError(f"no drafter at {drafter}: config.json and model.safetensors are expected there")
-    return BuildFacts(
-        checkpoint=checkpoint.name,
-        checkpoint_hash=checkpoint_hash(checkpoint),
-        drafter_hash=checkpoint_hash(drafter),
-        precision=engine,
-        tools={tool: version(tool) for tool in TOOLS},
-        cpu=cpu_model(),
-    )
+    return build_facts(checkpoint, drafter, engine)
 
 
 def _built_from(folder: EngineFolder) -> tuple[BuildFacts, BuildFacts] | None:

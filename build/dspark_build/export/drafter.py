@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from dspark.engines.contract import DrafterLimits
 from dspark.engines.drafter_record import DrafterRecord
-from dspark.engines.engine_json import BuildFacts, write_record
+from dspark.engines.engine_json import write_record
 from dspark.errors import ConfigurationError
 
-from dspark_build.checkpoints.form import checkpoint_hash
 from dspark_build.drafters import load_drafter_checkpoint
 from dspark_build.export.drafter_openvino import save_drafter_graphs
 from dspark_build.export.drafter_probe import (
@@ -20,8 +18,8 @@ from dspark_build.export.drafter_probe import (
     UNSETTLED_REQUESTS,
     settle_drafter_exactness,
 )
-from dspark_build.export.target import PRECISIONS, TOOLS
-from dspark_build.machine import cpu_model
+from dspark_build.export.facts import build_facts
+from dspark_build.export.target import PRECISIONS
 from dspark_build.models.block_sampling import CANDIDATES
 from dspark_build.models.drafter_config import DrafterConfig
 
@@ -62,14 +60,7 @@ def build_drafter(
         context_rows_per_run=UNSETTLED_CONTEXT_ROWS,
         quantise_activations=precision == "int8",
         exact=False,
-        facts=BuildFacts(
-            checkpoint=target_checkpoint.name,
-            checkpoint_hash=checkpoint_hash(target_checkpoint),
-            drafter_hash=checkpoint_hash(drafter_checkpoint),
-            precision=precision,
-            tools={tool: version(tool) for tool in TOOLS},
-            cpu=cpu_model(),
-        ),
+        facts=build_facts(target_checkpoint, drafter_checkpoint, precision),
     )
     partial = out.with_name(out.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from dspark.engines.contract import TargetLimits
-from dspark.engines.engine_json import ENGINE_GRAPH, BuildFacts, TargetRecord, write_record
+from dspark.engines.engine_json import ENGINE_GRAPH, TargetRecord, write_record
 from dspark.engines.paged_graph import KV_BLOCK_SIZE
 from dspark.engines.rows import ATTENTION_PADDING, RowRules
 from dspark.errors import ConfigurationError
 
-from dspark_build.checkpoints.form import checkpoint_hash, new_folder
+from dspark_build.checkpoints.form import new_folder
+from dspark_build.export.facts import build_facts
 from dspark_build.export.paged import compress, convert_target, save
-from dspark_build.machine import cpu_model
 from dspark_build.models.config import ModelConfig, read_json
 from dspark_build.models.feature_head import FeatureHead
 from dspark_build.models.target import Target
 from dspark_build.probe import exact_settings
 
 PRECISIONS = ("fp32", "int8")
-TOOLS = ("openvino", "torch", "nncf", "numpy")
 
 
 @dataclass(frozen=True)
@@ -60,14 +58,7 @@ def build_target(
         rows=RowRules(ATTENTION_PADDING, min_rows_per_sequence=2, min_rows_per_run=2, max_rows_per_run=0),
         quantise_activations=precision == "int8",
         exact=False,
-        facts=BuildFacts(
-            checkpoint=checkpoint.name,
-            checkpoint_hash=checkpoint_hash(checkpoint),
-            drafter_hash=checkpoint_hash(drafter),
-            precision=precision,
-            tools={tool: version(tool) for tool in TOOLS},
-            cpu=cpu_model(),
-        ),
+        facts=build_facts(checkpoint, drafter, precision),
     )
     with new_folder(out) as folder:
         save(compress(convert_target(target, features), precision), str(folder / ENGINE_GRAPH))
