@@ -120,7 +120,7 @@ def fit(
     start: Annotated[Path | None, typer.Option(help="Drafter folder to start from, instead of the target.")] = None,
     layers: Annotated[str, typer.Option(help="Target layers that the drafter's start as; empty: the last two.")] = "",
     taps: TapsOption = "",
-    head: Annotated[str, typer.Option(help="none, vanilla, gated or rnn.")] = "vanilla",
+    head: Annotated[str, typer.Option(help="none, vanilla, gated, rnn; eagle3: that baseline instead.")] = "vanilla",
     rank: Annotated[int, typer.Option(min=1, help="Rank of the sequential head.")] = 128,
     block: Annotated[int, typer.Option(min=1, help="Drafted tokens a round, gamma.")] = 7,
     mask_token: Annotated[int | None, typer.Option(help="Token id of the mask; else an unused special token.")] = None,
@@ -140,7 +140,7 @@ def fit(
     Example: dspark train fit --output drafter --steps 3000 --minutes 60
     """
     import torch
-    from dspark_build.drafters import initialise_drafter, load_drafter_checkpoint, save_drafter_checkpoint
+    from dspark_build.drafters import initialise_drafter, initialise_eagle, load_any_drafter, save_any_drafter
     from dspark_build.progress import progress_bars
     from dspark_build.training import FitConfig, fit_drafter, plot_curves
 
@@ -153,7 +153,9 @@ def fit(
     )  # fmt: skip
     typer.echo(config.describe())
     if start is not None:
-        drafter = load_drafter_checkpoint(start, target)
+        drafter = load_any_drafter(start, target)
+    elif head == "eagle3":
+        drafter = initialise_eagle(target, target_layer_ids=_taps(taps, checkpoint), block_size=block, seed=seed)
     else:
         drafter = initialise_drafter(
             target,
@@ -167,7 +169,7 @@ def fit(
         )
     with progress_bars() as progress:
         result = fit_drafter(config, drafter, progress, _tell)
-    save_drafter_checkpoint(drafter.cpu(), output, target, dtype=torch.bfloat16)
+    save_any_drafter(drafter.cpu(), output, target, dtype=torch.bfloat16)
     picture = plot_curves(config.output)
     state = "finished" if result.finished else "time is up; the same command goes on"
     typer.echo(

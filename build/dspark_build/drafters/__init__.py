@@ -1,12 +1,22 @@
-"""Drafter checkpoints in the published form: read, written, initialised."""
+"""Drafter checkpoints in the published form, and the baseline's: read, written, initialised."""
 
 from dspark_build.drafters.checkpoint import load_drafter_checkpoint, read_drafter_config, save_drafter_checkpoint
+from dspark_build.drafters.eagle import (
+    initialise_eagle,
+    load_any_drafter,
+    load_eagle_checkpoint,
+    save_any_drafter,
+)
 from dspark_build.drafters.initial import find_mask_token, initialise_drafter
 
 __all__ = [
     "find_mask_token",
     "initialise_drafter",
+    "initialise_eagle",
+    "load_any_drafter",
     "load_drafter_checkpoint",
+    "load_eagle_checkpoint",
     "read_drafter_config",
+    "save_any_drafter",
     "save_drafter_checkpoint",
 ]

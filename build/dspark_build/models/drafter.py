@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dspark_build.models.block_sampling import DraftBlock, sample_block
+from dspark_build.models.contract import Blocks
 from dspark_build.models.drafter_config import DrafterConfig
 from dspark_build.models.heads import HEADS, ConfidenceHead
 from dspark_build.models.layers import Attend, DecoderLayer, RMSNorm, RotaryEmbedding
@@ -95,6 +96,17 @@ class Drafter(nn.Module):
         for layer, keys_values in zip(self.layers, context, strict=True):
             x = layer(x, rotation, _attend_with(keys_values, mask.unsqueeze(1), self.config.model.kv_heads))
         return self.norm(x)
+
+    def block_hidden(self, blocks: Blocks) -> Tensor:
+        """h [N, A, gamma, d] of all blocks in one pass; of the tokens it reads the anchors alone."""
+        embeddings = self.block_embeddings(blocks.previous[..., 0])
+        hidden = self.backbone(
+            embeddings.flatten(1, 2),
+            self.block_positions(blocks.anchor_positions).flatten(1),
+            self.context_features(blocks.taps),
+            blocks.mask,
+        )
+        return hidden.view_as(embeddings)
 
     def latents(self, hidden: Tensor, previous_tokens: Tensor) -> Tensor:
         """Teacher-forced latents [..., gamma, r] of h [..., gamma, d] and x_{k-1} [..., gamma] (the anchor first).

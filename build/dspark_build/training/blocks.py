@@ -23,6 +23,7 @@ class BlockBatch:
     """What one pass needs. Block position k (0-based) holds the labels of x_{k+1}; `valid` ends with the response."""
 
     taps: Tensor                     # [N, C, m * d]
+    context_tokens: Tensor           # [N, C + 1] tokens at positions 0..C
     anchor_positions: Tensor         # [N, A] position of x_0
     tokens: Tensor                   # [N, A, gamma + 1] x_0..x_gamma, the true ones
     valid: Tensor                    # [N, A, gamma] label exists
@@ -91,6 +92,7 @@ def make_batch(
     context_rows = max(int(positions[-1]) for positions in anchors)
     width = sequences[0].taps.shape[1]
     taps = np.zeros((count, context_rows, width), np.float16)
+    context_tokens = np.zeros((count, context_rows + 1), np.int64)
     positions = np.zeros((count, blocks), np.int64)
     tokens = np.zeros((count, blocks, gamma + 1), np.int64)
     valid = np.zeros((count, blocks, gamma), bool)
@@ -100,6 +102,8 @@ def make_batch(
         length, last = len(sequence.tokens), len(own)
         rows = min(length, context_rows)
         taps[n, :rows] = sequence.taps[:rows]
+        known = sequence.tokens[: context_rows + 1]
+        context_tokens[n, : len(known)] = known
         positions[n] = np.pad(own, (0, blocks - last), mode="edge")
         places = own[:, None] + np.arange(gamma + 1)
         tokens[n, :last] = sequence.tokens[np.minimum(places, length - 1)]
@@ -114,6 +118,7 @@ def make_batch(
     anchor_positions = torch.from_numpy(positions).to(device)
     return BlockBatch(
         taps=torch.from_numpy(taps).to(device).float(),
+        context_tokens=torch.from_numpy(context_tokens).to(device),
         anchor_positions=anchor_positions,
         tokens=torch.from_numpy(tokens).to(device),
         valid=torch.from_numpy(valid).to(device),

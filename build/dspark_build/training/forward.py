@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
-from dspark_build.models.drafter import Drafter
+from dspark_build.models.contract import BlockDrafter
 from dspark_build.training.blocks import BlockBatch
 from dspark_build.training.losses import Losses, block_losses, position_weights
 from dspark_build.training.vocabulary import Part
 
 
-def block_hidden(drafter: Drafter, batch: BlockBatch) -> Tensor:
-    """h [N, A, gamma, d] of all blocks in one pass."""
-    embeddings = drafter.block_embeddings(batch.anchors)
-    hidden = drafter.backbone(
-        embeddings.flatten(1, 2),
-        drafter.block_positions(batch.anchor_positions).flatten(1),
-        drafter.context_features(batch.taps),
-        batch.mask,
-    )
-    return hidden.view_as(embeddings)
-
-
-def batch_losses(drafter: Drafter, batch: BlockBatch, part: Part, decay: float) -> Losses:
+def batch_losses(drafter: BlockDrafter, batch: BlockBatch, part: Part, decay: float) -> Losses:
     """The three losses of a batch, teacher-forced, over the vocabulary `part`."""
-    hidden = block_hidden(drafter, batch)
+    hidden = drafter.block_hidden(batch)
     valid = batch.valid
     latents = drafter.latents(hidden, batch.previous)[valid]
     head = drafter.lm_head.weight[part.ids]

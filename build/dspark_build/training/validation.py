@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dspark_build.models.drafter import Drafter
+from dspark_build.models.contract import BlockDrafter
 from dspark_build.training.blocks import BlockBatch, make_batch, whole_block_anchors
 from dspark_build.training.data import TrainingSequence
-from dspark_build.training.forward import block_hidden
 from dspark_build.training.losses import overlap
 
 Float64 = npt.NDArray[np.float64]
@@ -54,7 +53,7 @@ def summarise(accepted: Float64) -> Acceptance:
 
 @torch.no_grad()
 def validate(
-    drafter: Drafter,
+    drafter: BlockDrafter,
     sequences: Sequence[TrainingSequence],
     window: int,
     anchors_per_sequence: int,
@@ -89,9 +88,9 @@ def _joined(blocks: list[Float64], gamma: int) -> Acceptance:
     return summarise(np.concatenate([np.zeros((0, gamma)), *blocks]))
 
 
-def _accepted(drafter: Drafter, batch: BlockBatch, is_greedy: bool) -> Tensor:
+def _accepted(drafter: BlockDrafter, batch: BlockBatch, is_greedy: bool) -> Tensor:
     """Chance of acceptance [N, A, gamma] of each position given the true tokens before it."""
-    hidden = block_hidden(drafter, batch)
+    hidden = drafter.block_hidden(batch)
     rows = []
     for n in range(len(hidden)):     # one sequence at a time: logits over V for all blocks would not fit
         logits = drafter.head_logits(hidden[n], batch.previous[n]).float()
