@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dspark.errors import ConfigurationError
@@ -14,6 +15,7 @@ from dspark_build.drafters import (
     find_mask_token,
     initialise_drafter,
     load_drafter_checkpoint,
+    reduce_vocabulary,
     save_drafter_checkpoint,
 )
 from dspark_build.models.drafter import Drafter
@@ -166,7 +168,9 @@ def test_only_the_drafters_own_weights_are_trainable(folder: Path, target: Path)
         ({"markov_head_type": ...}, "markov_head_type"),
         ({"architectures": ["Gemma4DSparkModel"]}, "architectures"),
         ({"layer_types": ["sliding_attention"] * 2}, "layer_types"),
-        ({"draft_vocab_size": 100}, "draft_vocab_size 100"),
+        ({"draft_vocab_size": 100}, "draft_vocab_size 100 needs tensor d2t"),
+        ({"draft_vocab_size": 321}, "draft_vocab_size 321"),
+        ({"draft_vocab_size": 0}, "draft_vocab_size 0"),
         ({"speculators_model_type": "dspark"}, "speculators_model_type"),
         ({"aux_hidden_state_layer_ids": [1, 4]}, "aux_hidden_state_layer_ids"),
         ({"architectures": ["DSparkDraftModel"], "dflash_config": {"projector_type": "dspark"}}, "dflash_config"),
@@ -190,7 +194,7 @@ def test_a_config_that_does_not_fit_is_refused_by_the_name_of_its_field(
         (lambda t: t.update({"layers.2.mlp.up_proj.weight": torch.zeros(1)}), r"layers\.2\.mlp\.up_proj\.weight"),
         (lambda t: t.update({"markov_head.gate_proj.bias": torch.zeros(16)}), r"markov_head\.gate_proj\.bias"),
         (lambda t: t.update({"markov_head.markov_w1.weight": torch.zeros(320, 8)}), r"markov_w1.*\[320, 8\]"),
-        (lambda t: t.update({"d2t": torch.zeros(100, dtype=torch.long)}), "d2t"),
+        (lambda t: t.update({"d2t": torch.zeros(100, dtype=torch.long)}), r"d2t.*\[100\], expected.*\[320\]"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_refused_by_its_name(
@@ -199,6 +203,66 @@ def test_a_tensor_that_does_not_fit_is_refused_by_its_name(
     change_tensors(folder, change)
     with pytest.raises(ConfigurationError, match=named):
         load_drafter_checkpoint(folder, target)
+
+
+@pytest.mark.parametrize("embeddings", [True, False])
+def test_a_reduced_drafter_is_written_with_its_map_and_reads_back(
+    embeddings: bool, target: Path, tmp_path: Path
+) -> None:
+    ids = np.arange(5, 310, 3)
+    drafter = reduce_vocabulary(fresh_drafter(target), ids)
+    folder = save_drafter_checkpoint(drafter, tmp_path, target, embeddings=embeddings, dtype=torch.bfloat16)
+    tensors = load_file(folder / "model.safetensors")
+    left_out = set() if embeddings else {"embed_tokens.weight", "lm_head.weight"}
+    assert set(tensors) == {*PUBLISHED_NAMES, "d2t"} - left_out
+    assert (torch.arange(len(ids)) + tensors["d2t"]).tolist() == ids.tolist()
+    assert tensors["markov_head.markov_w1.weight"].shape == (320, 16)
+    assert tensors["markov_head.markov_w2.weight"].shape == (len(ids), 16)
+    assert json.loads((folder / "config.json").read_text())["draft_vocab_size"] == len(ids)
+    loaded = load_drafter_checkpoint(folder, target)
+    assert loaded.config == drafter.config
+    assert loaded.draft_vocabulary().tolist() == ids.tolist()
+    head = Target.load(target).lm_head.weight[torch.from_numpy(ids)]
+    assert torch.equal(loaded.lm_head.weight, head.bfloat16().float() if embeddings else head)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda t: t.pop("d2t"), "draft_vocab_size 100 needs tensor d2t"),
+        (lambda t: t.update(d2t=t["d2t"][:50]), r"d2t.*\[50\], expected.*\[100\]"),
+        (lambda t: t.update(d2t=t["d2t"].float()), "d2t is torch.float32"),
+        (lambda t: t.update(d2t=t["d2t"] + 230), "d2t must select tokens of the target's vocabulary, 0 to 319"),
+        (lambda t: t.update(d2t=t["d2t"] - 4), "d2t must select tokens of the target's vocabulary"),
+        (lambda t: t.update(d2t=-torch.arange(100)), "d2t must select distinct target ids in rising order"),
+        (lambda t: t.update(d2t=t["d2t"].flip(0)), "d2t must select distinct target ids in rising order"),
+        (lambda t: t.update(t2d=torch.zeros(320, dtype=torch.bool)), "t2d marks other tokens than d2t"),
+        (lambda t: t.update(t2d=torch.zeros(100, dtype=torch.bool)), r"t2d has shape \[100\], expected \[320\]"),
+        (lambda t: t.update({"markov_head.markov_w2.weight": torch.zeros(320, 16)}), r"markov_w2.*\[100, 16\]"),
+        (lambda t: t.update({"lm_head.weight": torch.zeros(320, 64)}), r"lm_head.*\[100, 64\]"),
+    ],
+)
+def test_a_vocabulary_map_that_does_not_fit_is_refused_by_its_name(
+    change: Callable[[dict[str, torch.Tensor]], Any], named: str, target: Path, tmp_path: Path
+) -> None:
+    ids = np.concatenate([np.arange(3, 53), np.arange(54, 104)])
+    folder = save_drafter_checkpoint(reduce_vocabulary(fresh_drafter(target), ids), tmp_path, target, embeddings=True)
+    change_tensors(folder, change)
+    with pytest.raises(ConfigurationError, match=named):
+        load_drafter_checkpoint(folder, target)
+
+
+def test_a_vocabulary_can_be_reduced_again_but_not_grow(target: Path) -> None:
+    drafter = fresh_drafter(target)
+    once = reduce_vocabulary(drafter, np.arange(10, 110))
+    twice = reduce_vocabulary(once, np.array([20, 30, 109]))
+    rows = drafter.markov_head.markov_w2.weight[[20, 30, 109]]
+    assert torch.equal(twice.markov_head.markov_w2.weight, rows)
+    assert {n for n, p in twice.named_parameters() if not p.requires_grad} == {"embed_tokens.weight", "lm_head.weight"}
+    assert reduce_vocabulary(drafter, np.arange(320)).d2t is None
+    for ids in ([9, 20], [20, 20], [30, 20], [-1, 20], [20, 320], []):
+        with pytest.raises(ConfigurationError, match="a draft vocabulary"):
+            reduce_vocabulary(once, np.array(ids, np.int64))
 
 
 def test_an_initial_drafter_is_the_targets_layers_and_a_seed(target: Path) -> None:

@@ -15,7 +15,12 @@ from dspark.engines.drafter_graphs import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_I
 from dspark.engines.drafter_record import RunSizes
 from dspark.errors import ConfigurationError
 from dspark_build.checkpoints.form import checkpoint_hash
-from dspark_build.drafters import initialise_drafter, load_drafter_checkpoint, save_drafter_checkpoint
+from dspark_build.drafters import (
+    initialise_drafter,
+    load_drafter_checkpoint,
+    reduce_vocabulary,
+    save_drafter_checkpoint,
+)
 from dspark_build.export.drafter import DrafterSizes, build_drafter
 from dspark_build.export.drafter_onnx import BLOCK_ONNX, CONTEXT_ONNX, export_drafter_onnx
 from dspark_build.export.drafter_probe import Run, largest_exact_runs
@@ -46,8 +51,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return target, save_drafter_checkpoint(drafter, root / "drafter", target)
 
 
-def test_the_onnx_graphs_agree_with_the_openvino_engine(folders: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafted", [VOCABULARY, 900])
+def test_the_onnx_graphs_agree_with_the_openvino_engine(
+    drafted: int, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
     target, checkpoint = folders
+    if drafted < VOCABULARY:
+        reduced = reduce_vocabulary(load_drafter_checkpoint(checkpoint, target), np.arange(3, 3 + 2 * drafted, 2))
+        checkpoint = save_drafter_checkpoint(reduced, tmp_path / "reduced", target)
     record = build_drafter(checkpoint, target, "fp32", tmp_path / "drafter", DrafterSizes(SLOTS, WINDOW))
     export_drafter_onnx(load_drafter_checkpoint(checkpoint, target), WINDOW, SLOTS, tmp_path / "onnx")
     rings = ContextRings(2, SLOTS, WINDOW, record.kv_heads, record.head_size)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from dspark_build.drafters import reduce_vocabulary
 from dspark_build.models.block_sampling import candidate_probabilities, draw, most_likely
 from dspark_build.models.config import ModelConfig
 from dspark_build.models.drafter import Drafter
@@ -128,6 +130,33 @@ def test_backbone_heads_and_confidence_are_the_specified_formulas(head: str, fla
     torch.testing.assert_close(
         drafter.confidence_logits(hidden, torch.tensor(previous)), confidence, atol=1e-3, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_reduced_drafter_draws_what_the_whole_one_draws_when_only_some_tokens_are_allowed(head: str) -> None:
+    whole, allowed = make_drafter(head), np.array([0, 3, 7, 20, 21, 33, 48])
+    reduced = reduce_vocabulary(whole, allowed)
+    assert reduced.draft_vocabulary().tolist() == allowed.tolist()
+    context = whole.context_keys_values(torch.randn(2, 9, HIDDEN), torch.arange(9)[None])
+    anchors, temperatures, uniforms = torch.tensor([11, 3]), torch.tensor([0.9, 0.0]), torch.rand(2, GAMMA)
+    block = reduced.draft(
+        anchors, torch.tensor([9, 9]), context, torch.ones(2, 9, dtype=torch.bool), temperatures, uniforms
+    )
+    mask = torch.ones(2, 1, 9 + GAMMA, dtype=torch.bool)
+    embeds, positions = whole.block_embeddings(anchors), whole.block_positions(torch.tensor([9, 9]))
+    hidden = whole._backbone_over(embeds, positions, context, mask)
+    previous = torch.cat([anchors[:, None], block.tokens[:, :-1].long()], 1)
+    logits = torch.stack([whole.head_logits(hidden[r], previous[r]) for r in range(2)])
+    torch.testing.assert_close(reduced.head_logits(hidden, previous), logits[..., allowed], atol=1e-5, rtol=1e-5)
+    forbidden = torch.ones(VOCABULARY, dtype=torch.bool)
+    forbidden[allowed] = False
+    logits[..., forbidden] = float("-inf")
+    expected = torch.softmax(logits[0] / 0.9, -1)
+    given = torch.zeros(GAMMA, VOCABULARY).scatter(-1, block.draft_ids[0].long(), block.draft_probs[0])
+    torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-5)
+    assert block.tokens[1].tolist() == logits[1].argmax(-1).tolist()
+    place = draw(block.draft_probs[0], uniforms[0])
+    assert block.draft_ids[0].gather(-1, place).squeeze(-1).tolist() == block.tokens[0].tolist()
 
 
 def test_confidence_without_the_markov_embedding_reads_h_alone() -> None:

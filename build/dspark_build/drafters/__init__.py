@@ -1,6 +1,7 @@
 """Drafter checkpoints in the published form, and the baseline's: read, written, initialised."""
 
 from dspark_build.drafters.checkpoint import load_drafter_checkpoint, read_drafter_config, save_drafter_checkpoint
+from dspark_build.drafters.draft_vocabulary import reduce_vocabulary
 from dspark_build.drafters.eagle import (
     initialise_eagle,
     load_any_drafter,
@@ -17,6 +18,7 @@ __all__ = [
     "load_drafter_checkpoint",
     "load_eagle_checkpoint",
     "read_drafter_config",
+    "reduce_vocabulary",
     "save_any_drafter",
     "save_drafter_checkpoint",
 ]

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dspark_build.checkpoints.form import CONFIG, WEIGHTS, write_json
+from dspark_build.drafters.draft_vocabulary import take_vocabulary_map
 from dspark_build.drafters.published import EMBEDDINGS_FROM_TARGET, parse_drafter_config, published_fields
 from dspark_build.models.config import ModelConfig, read_json
 from dspark_build.models.drafter import Drafter
@@ -22,7 +23,6 @@ from dspark_build.models.weights import load_weights, read_tensors, safetensors_
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 CONFIDENCE_PREFIX = "confidence_head."
-VOCABULARY_MAPS = ("d2t", "t2d")     # a reduced draft vocabulary ("speculators")
 
 
 def read_drafter_config(folder: Path, target_checkpoint: Path) -> DrafterConfig:
@@ -34,26 +34,26 @@ def read_drafter_config(folder: Path, target_checkpoint: Path) -> DrafterConfig:
 def load_drafter_checkpoint(folder: Path, target_checkpoint: Path) -> Drafter:
     """Read a drafter in the published form, in float32; its own weights are trainable, the target's copies frozen.
 
-    Embedding and head come from the target where the config says `embeddings_from_target`. A checkpoint without
-    confidence weights gives a drafter without confidence head. Raises ConfigurationError naming the field that is
-    not understood, or the tensor that is missing, surplus or misshapen.
+    Embedding and head come from the target where the config says `embeddings_from_target`; of the head, the rows of the
+    draft vocabulary. A checkpoint without confidence weights gives a drafter without confidence head. Raises
+    ConfigurationError naming the field that is not understood, or the tensor that is missing, surplus or misshapen.
     """
     fields = dict(read_json(folder / CONFIG))
     tensors = dict(read_tensors(folder))
-    for name in VOCABULARY_MAPS:
-        if name in tensors:
-            raise ConfigurationError(f"{folder}: tensor {name} maps a reduced draft vocabulary, which is not supported")
     if not any(name.startswith(CONFIDENCE_PREFIX) for name in tensors):
         fields["enable_confidence_head"] = False
     config = parse_drafter_config(fields, str(folder / CONFIG), ModelConfig.read(target_checkpoint))
+    d2t = take_vocabulary_map(tensors, config, str(folder))
     if fields.get(EMBEDDINGS_FROM_TARGET, False):
         given = [name for name in (EMBEDDING, HEAD) if name in tensors]
         if given:
             raise ConfigurationError(f"{folder}: {EMBEDDINGS_FROM_TARGET} is true, but tensor {given[0]} is there too")
-        tensors[EMBEDDING], tensors[HEAD] = target_embeddings(target_checkpoint)
+        tensors[EMBEDDING], head = target_embeddings(target_checkpoint)
+        tensors[HEAD] = head if d2t is None else head[torch.arange(len(d2t)) + d2t]
     with torch.device("meta"):
         drafter = Drafter(config)
     load_weights(drafter, tensors, str(folder))
+    drafter.d2t = d2t
     drafter.rotary = RotaryEmbedding(config.model)
     return unfreeze(drafter).eval()
 
@@ -74,7 +74,8 @@ def save_drafter_checkpoint(
     """
     left_out = () if embeddings else (EMBEDDING, HEAD)
     tensors = {
-        name: tensor.detach().to(dtype).contiguous().clone()   # safetensors refuses tensors that share memory
+        # Copies, because safetensors refuses tensors that share memory.
+        name: tensor.detach().to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True).contiguous()
         for name, tensor in drafter.state_dict().items()
         if name not in left_out
     }

@@ -2,7 +2,8 @@
 
 Beyond the target's own fields: `block_size`, `mask_token_id`, `target_layer_ids`, `num_target_layers`, `num_anchors`,
 `markov_rank`, `markov_head_type`, `enable_confidence_head`, `confidence_head_with_markov`. One field is ours:
-`embeddings_from_target`, true where embed_tokens and lm_head are left out of the weights.
+`embeddings_from_target`, true where embed_tokens and lm_head are left out of the weights. A drafter over a part of the
+vocabulary has `draft_vocab_size`, and the tensor d2t that says which part, as the speculators packaging has them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def parse_drafter_config(values: Mapping[str, Any], source: str, target: ModelCo
 
     Raises ConfigurationError naming the field that is missing, foreign or does not fit the target.
     """
-    _refuse_foreign(values, source, target)
+    _refuse_foreign(values, source)
     model = parse_config(values, source, DRAFTER_ARCHITECTURES)
     _check_against_target(model, target, source)
     rank = _integer(values, "markov_rank", source, 0)
@@ -50,6 +51,7 @@ def parse_drafter_config(values: Mapping[str, Any], source: str, target: ModelCo
             confidence_head=confidence,
             confidence_with_markov=confidence and bool(values.get("confidence_head_with_markov", False)),
             anchors_per_sequence=_integer(values, "num_anchors", source, 512),
+            reduced_vocabulary=_reduced_vocabulary(values, source, target),
         )
     except ConfigurationError as error:
         raise error if str(error).startswith(source) else ConfigurationError(f"{source}: {error}") from error
@@ -82,18 +84,19 @@ def published_fields(
         fields["markov_head_type"] = config.markov_head_type
     if config.confidence_head:
         fields["confidence_head_with_markov"] = config.confidence_with_markov
+    if config.reduced_vocabulary is not None:
+        fields["draft_vocab_size"] = config.reduced_vocabulary
     if embeddings_from_target:
         fields[EMBEDDINGS_FROM_TARGET] = True
     return fields
 
 
-def _refuse_foreign(values: Mapping[str, Any], source: str, target: ModelConfig) -> None:
-    size = values.get("draft_vocab_size", target.vocabulary_size)
-    if size != target.vocabulary_size:
-        raise ConfigurationError(
-            f"{source}: draft_vocab_size {size} is a reduced vocabulary, which is not supported; "
-            f"the target's has {target.vocabulary_size} tokens"
-        )
+def _reduced_vocabulary(values: Mapping[str, Any], source: str, target: ModelConfig) -> int | None:
+    size = _integer(values, "draft_vocab_size", source, target.vocabulary_size)
+    return None if size == target.vocabulary_size else size
+
+
+def _refuse_foreign(values: Mapping[str, Any], source: str) -> None:
     for field, packaging in FOREIGN_FIELDS.items():
         if field in values:
             raise ConfigurationError(

@@ -79,7 +79,7 @@ def _limits(config: DrafterConfig, sizes: DrafterSizes) -> DrafterLimits:
         vocabulary_size=config.model.vocabulary_size,
         feature_size=config.model.hidden_size,
         block_size=config.block_size,
-        candidates=min(CANDIDATES, config.model.vocabulary_size),
+        candidates=min(CANDIDATES, config.draft_vocabulary_size),
         max_slots=sizes.max_slots,
         window=sizes.window,
         has_confidence=config.confidence_head,

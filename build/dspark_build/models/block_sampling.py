@@ -1,7 +1,8 @@
 """Sampling of a draft block: γ dependent draws from p^d, unrolled to export as one graph (dspark-spec, 2 and 6).
 
 p^d is the softmax over the K most likely tokens, renormalised. What is returned is the very vector that was drawn
-from: the acceptance rule divides by it.
+from: the acceptance rule divides by it. Draft ids of a reduced vocabulary become target ids here, before a token is
+given to the next position or leaves the drafter.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ class Head(Protocol):
     """What the sampler needs of a drafter."""
 
     @property
-    def vocabulary_size(self) -> int: ...
+    def draft_vocabulary_size(self) -> int: ...
+
+    def target_ids(self, draft_ids: Tensor) -> Tensor: ...
 
     def start_head(self, hidden: Tensor) -> Tensor | None: ...
 
@@ -81,14 +84,15 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 def sample_block(
     head: Head, hidden: Tensor, base_logits: Tensor, anchors: Tensor, temperatures: Tensor, uniforms: Tensor
 ) -> DraftBlock:
-    """Draw x_1..x_gamma from h [R, gamma, d] and U [R, gamma, V], each given its predecessor (x_0: the anchor [R])."""
-    count = min(CANDIDATES, head.vocabulary_size)
+    """Draw x_1..x_gamma from h [R, gamma, d] and U [R, gamma, Vd], each given its predecessor (x_0: the anchor [R])."""
+    count = min(CANDIDATES, head.draft_vocabulary_size)
     state = head.start_head(hidden[:, 0])
     previous = anchors
     tokens, confidences, ids, probabilities = [], [], [], []
     for k in range(base_logits.shape[1]):
         logits, confidence, state = head.head_step(hidden[:, k], base_logits[:, k], previous, state)
-        values, candidate_ids = most_likely(logits, head.vocabulary_size, count)
+        values, columns = most_likely(logits, head.draft_vocabulary_size, count)
+        candidate_ids = head.target_ids(columns)
         candidate_probs = candidate_probabilities(values, temperatures)
         place = draw(candidate_probs, uniforms[:, k])
         previous = torch.gather(candidate_ids, 1, place).squeeze(1)

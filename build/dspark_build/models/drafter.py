@@ -1,7 +1,8 @@
 """The DSpark drafter: a parallel backbone over the block and a sequential head (dspark-spec, section 2).
 
-Axes: N sequences (or requests R), C context rows, Q block rows (gamma for one block, blocks * gamma in training).
-Parameter names are those of the published checkpoints, so `state_dict()` is the checkpoint.
+Axes: N sequences (or requests R), C context rows, Q block rows (gamma for one block, blocks * gamma in training),
+Vd tokens that can be drafted: all V, or those that `d2t` selects. Tokens are the target's ids throughout; only columns
+of logits are draft ids. Parameter names are those of the published checkpoints, so `state_dict()` is the checkpoint.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ KeysValues = tuple[Tensor, Tensor]   # of one layer, [N, C, K, D] each
 
 
 class Drafter(nn.Module):
-    """The drafter of one target. `embed_tokens` and `lm_head` are frozen copies of the target's."""
+    """The drafter of one target. `embed_tokens` and `lm_head` are frozen copies of the target's, or of its rows."""
+
+    d2t: Tensor | None               # [Vd] int64, target id = draft id + d2t[draft id]; None: they are the same
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         self.config = config
         model = config.model
         self.embed_tokens = nn.Embedding(model.vocabulary_size, model.hidden_size).requires_grad_(False)
-        self.lm_head = nn.Linear(model.hidden_size, model.vocabulary_size, bias=False).requires_grad_(False)
+        self.lm_head = nn.Linear(model.hidden_size, config.draft_vocabulary_size, bias=False).requires_grad_(False)
         self.fc = nn.Linear(config.tap_size, model.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(model.hidden_size, model.norm_epsilon)
         self.layers = nn.ModuleList(DecoderLayer(model) for _ in range(model.layers))
@@ -35,15 +38,25 @@ class Drafter(nn.Module):
         self.rotary = RotaryEmbedding(model)
         if config.markov_rank:
             self.markov_head = HEADS[config.markov_head_type](
-                model.vocabulary_size, config.markov_rank, model.hidden_size
+                model.vocabulary_size, config.draft_vocabulary_size, config.markov_rank, model.hidden_size
             )
+        reduced = config.reduced_vocabulary
+        self.register_buffer("d2t", None if reduced is None else torch.zeros(reduced, dtype=torch.int64))
         if config.confidence_head:
             extra = config.markov_rank if config.confidence_with_markov else 0
             self.confidence_head = ConfidenceHead(model.hidden_size, extra)
 
     @property
-    def vocabulary_size(self) -> int:
-        return self.config.model.vocabulary_size
+    def draft_vocabulary_size(self) -> int:
+        return self.config.draft_vocabulary_size
+
+    def draft_vocabulary(self) -> Tensor:
+        """The target ids [Vd] that can be drafted, rising: column v of the logits stands for token ids[v]."""
+        return self.target_ids(torch.arange(self.draft_vocabulary_size, device=self.lm_head.weight.device))
+
+    def target_ids(self, draft_ids: Tensor) -> Tensor:
+        """The tokens [...] that columns `draft_ids` [...] of the logits stand for."""
+        return draft_ids if self.d2t is None else draft_ids + self.d2t[draft_ids]
 
     def context_features(self, taps: Tensor) -> Tensor:
         """H_ctx [..., d] = hidden_norm(fc(taps)); taps [..., m * d] are the target's tapped layers, concatenated."""
@@ -124,7 +137,7 @@ class Drafter(nn.Module):
         return torch.stack(rows, -2)
 
     def head_logits(self, hidden: Tensor, previous_tokens: Tensor) -> Tensor:
-        """Teacher-forced logits U_k + B_k [..., gamma, V] of h [..., gamma, d] and x_{k-1} [..., gamma]."""
+        """Teacher-forced logits U_k + B_k [..., gamma, Vd] of h [..., gamma, d] and x_{k-1} [..., gamma]."""
         logits = self.lm_head(hidden)
         if self.config.markov_rank:
             logits = logits + self.markov_head.bias(self.latents(hidden, previous_tokens))
@@ -145,9 +158,9 @@ class Drafter(nn.Module):
     def head_step(
         self, hidden: Tensor, base_logits: Tensor, previous_tokens: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """One position of the head: U_k + B_k [R, V], the logit of c_k [R] and the next state.
+        """One position of the head: U_k + B_k [R, Vd], the logit of c_k [R] and the next state.
 
-        hidden is h_k [R, d], base_logits U_k [R, V], previous_tokens x_{k-1} [R].
+        hidden is h_k [R, d], base_logits U_k [R, Vd], previous_tokens x_{k-1} [R].
         """
         confidence = self.confidence_logits(hidden, previous_tokens)
         if not self.config.markov_rank:

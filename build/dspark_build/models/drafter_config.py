@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dspark.errors import ConfigurationError
 
@@ -24,6 +24,13 @@ class DrafterConfig:
     confidence_head: bool
     confidence_with_markov: bool     # the confidence head also reads W1[x_{k-1}]
     anchors_per_sequence: int = 512  # what it was trained with; published as `num_anchors`
+    # Vd where it drafts from a part of V. Not in the repr, by which a fit knows its checkpoints: older ones stay valid.
+    reduced_vocabulary: int | None = field(default=None, repr=False)
+
+    @property
+    def draft_vocabulary_size(self) -> int:
+        """Vd: how many tokens it can draft; V where the vocabulary is whole."""
+        return self.reduced_vocabulary or self.model.vocabulary_size
 
     @property
     def tap_size(self) -> int:
@@ -36,6 +43,11 @@ class DrafterConfig:
         if not 0 <= self.mask_token_id < self.model.vocabulary_size:
             raise ConfigurationError(
                 f"mask_token_id {self.mask_token_id} lies outside the vocabulary of {self.model.vocabulary_size} tokens"
+            )
+        if self.reduced_vocabulary is not None and not 0 < self.reduced_vocabulary < self.model.vocabulary_size:
+            raise ConfigurationError(
+                f"draft_vocab_size {self.reduced_vocabulary} must be above 0 and below the target's "
+                f"{self.model.vocabulary_size} tokens"
             )
         self._check_taps()
         if self.markov_head_type not in ("none", *HEADS):

@@ -1,7 +1,8 @@
 """The sequential heads of the drafter: each block position learns its predecessor (dspark-spec, section 2).
 
 A head turns the pair (h_k, x_{k-1}) into a latent of width r, and one shared matrix W2 turns latents into the bias
-B_k over the vocabulary. Training on a part of the vocabulary therefore needs the latents alone.
+B_k over the draft vocabulary: V, or a part of Vd tokens (W1 is over V in any case). Training on a part of the
+vocabulary therefore needs the latents alone.
 Parameter names are those of the published checkpoints.
 """
 
@@ -14,11 +15,11 @@ from torch import Tensor, nn
 class VanillaMarkovHead(nn.Module):
     """B_k = W1[x_{k-1}] W2."""
 
-    def __init__(self, vocabulary_size: int, rank: int, hidden_size: int) -> None:
+    def __init__(self, vocabulary_size: int, draft_vocabulary_size: int, rank: int, hidden_size: int) -> None:
         super().__init__()
         self.rank = rank
         self.markov_w1 = nn.Embedding(vocabulary_size, rank)
-        self.markov_w2 = nn.Linear(rank, vocabulary_size, bias=False)
+        self.markov_w2 = nn.Linear(rank, draft_vocabulary_size, bias=False)
 
     def start(self, hidden: Tensor) -> Tensor | None:
         """State before the first position; `hidden` is h_1 [..., d]."""
@@ -29,15 +30,15 @@ class VanillaMarkovHead(nn.Module):
         return previous, state
 
     def bias(self, latent: Tensor) -> Tensor:
-        """B_k [..., V] of latents [..., r]."""
+        """B_k [..., Vd] of latents [..., r]."""
         return self.markov_w2(latent)
 
 
 class GatedMarkovHead(VanillaMarkovHead):
     """B_k = (σ(W_gate [h_k ; W1[x_{k-1}]] + b) ⊙ W1[x_{k-1}]) W2."""
 
-    def __init__(self, vocabulary_size: int, rank: int, hidden_size: int) -> None:
-        super().__init__(vocabulary_size, rank, hidden_size)
+    def __init__(self, vocabulary_size: int, draft_vocabulary_size: int, rank: int, hidden_size: int) -> None:
+        super().__init__(vocabulary_size, draft_vocabulary_size, rank, hidden_size)
         self.gate_proj = nn.Linear(hidden_size + rank, rank)
 
     def latent(self, hidden: Tensor, previous: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -50,8 +51,8 @@ class RnnHead(VanillaMarkovHead):
     B_k = tanh(o) W2, s_0 = 0.
     """
 
-    def __init__(self, vocabulary_size: int, rank: int, hidden_size: int) -> None:
-        super().__init__(vocabulary_size, rank, hidden_size)
+    def __init__(self, vocabulary_size: int, draft_vocabulary_size: int, rank: int, hidden_size: int) -> None:
+        super().__init__(vocabulary_size, draft_vocabulary_size, rank, hidden_size)
         self.joint_proj = nn.Linear(2 * rank + hidden_size, 3 * rank)
 
     def start(self, hidden: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from dspark_build.models.config import read_json
 
 # Buffers that old checkpoints carry and that are computed here.
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
+# Types of tensors that are no weights: maps between vocabularies.
+MAP_TYPES = (torch.int64, torch.bool)
 
 
 def safetensors_files(folder: Path) -> list[Path]:
@@ -31,12 +33,13 @@ def safetensors_files(folder: Path) -> list[Path]:
 
 
 def read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a checkpoint folder as float32, one after another. Raises ConfigurationError."""
+    """Every tensor of a checkpoint folder, one after another: weights as float32. Raises ConfigurationError."""
     for path in safetensors_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 - safe_open is not a mapping
-                    yield name, file.get_tensor(name).to(torch.float32)
+                    tensor = file.get_tensor(name)
+                    yield name, tensor if tensor.dtype in MAP_TYPES else tensor.to(torch.float32)
         except (SafetensorError, OSError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
 

@@ -12,14 +12,15 @@ from dspark_build.training.vocabulary import Part
 
 
 def batch_losses(drafter: BlockDrafter, batch: BlockBatch, part: Part, decay: float) -> Losses:
-    """The three losses of a batch, teacher-forced, over the vocabulary `part`."""
+    """The three losses of a batch, teacher-forced, over what the drafter can draft of the vocabulary `part`."""
+    part, rows = part.drafted_by(drafter)
     hidden = drafter.block_hidden(batch)
     valid = batch.valid
     latents = drafter.latents(hidden, batch.previous)[valid]
-    head = drafter.lm_head.weight[part.ids]
+    head = drafter.lm_head.weight[rows]
     draft_logits = F.linear(hidden[valid], head)
     if drafter.config.markov_rank:
-        draft_logits = draft_logits + F.linear(latents, drafter.markov_head.markov_w2.weight[part.ids])
+        draft_logits = draft_logits + F.linear(latents, drafter.markov_head.markov_w2.weight[rows])
     teacher_logits = F.linear(batch.teacher_hidden, head)[batch.teacher_rows[valid]]
     labels = batch.labels[valid]
     places = torch.searchsorted(part.ids, labels).clamp(max=len(part.ids) - 1)

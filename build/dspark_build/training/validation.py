@@ -59,7 +59,7 @@ def validate(
     anchors_per_sequence: int,
     device: torch.device | str = "cpu",
 ) -> Validation:
-    """Acceptance over the whole vocabulary on held-out `sequences`, greedy ones and sampled ones apart."""
+    """Acceptance over the whole draft vocabulary on held-out `sequences`, greedy ones and sampled ones apart."""
     gamma = drafter.config.block_size
     greedy: dict[str, list[Float64]] = {}
     sampled: list[Float64] = []
@@ -89,13 +89,16 @@ def _joined(blocks: list[Float64], gamma: int) -> Acceptance:
 
 
 def _accepted(drafter: BlockDrafter, batch: BlockBatch, is_greedy: bool) -> Tensor:
-    """Chance of acceptance [N, A, gamma] of each position given the true tokens before it."""
+    """Chance of acceptance [N, A, gamma] of each position given the true tokens before it.
+
+    What the target may say outside a reduced draft vocabulary is never accepted: it overlaps with nothing.
+    """
     hidden = drafter.block_hidden(batch)
     rows = []
     for n in range(len(hidden)):     # one sequence at a time: logits over V for all blocks would not fit
         logits = drafter.head_logits(hidden[n], batch.previous[n]).float()
         if is_greedy:
-            rows.append((logits.argmax(-1) == batch.labels[n]).float())
+            rows.append((drafter.target_ids(logits.argmax(-1)) == batch.labels[n]).float())
         else:
             places = batch.teacher_rows[n].flatten()
             distinct, where = places.unique(return_inverse=True)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dspark_build.models.contract import BlockDrafter
 from dspark_build.models.drafter import Drafter
 from dspark_build.training.blocks import Int64
 from dspark_build.training.data import TrainingSequence
@@ -25,6 +26,18 @@ class Part(NamedTuple):
 
     ids: Tensor                      # [S] rising
     log_weights: Tensor              # [S] 0 for tokens that stand for themselves alone
+
+    def drafted_by(self, drafter: BlockDrafter) -> tuple[Part, Tensor]:
+        """The tokens that `drafter` can draft, and the rows of its head and W2 that are theirs.
+
+        With a reduced vocabulary they estimate sums over it alone.
+        """
+        if drafter.d2t is None:
+            return self, self.ids
+        drafted = drafter.target_ids(torch.arange(len(drafter.d2t), device=self.ids.device))
+        rows = torch.searchsorted(drafted, self.ids).clamp(max=len(drafted) - 1)
+        known = drafted[rows] == self.ids
+        return Part(self.ids[known], self.log_weights[known]), rows[known]
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,7 @@ class TrainingVocabulary:
         rows = drafter.markov_head.markov_w2.weight.data
         untrained = torch.ones(self.size, dtype=torch.bool, device=rows.device)
         untrained[torch.from_numpy(self.frequent).to(rows.device)] = False
+        untrained = untrained[drafter.draft_vocabulary()]
         rows[untrained] = rows[~untrained].mean(0)
 
 

@@ -11,7 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from dspark.engines.contract import DrafterResult, DrafterStep
-from dspark_build.drafters import initialise_drafter, load_drafter_checkpoint, save_drafter_checkpoint
+from dspark_build.drafters import (
+    initialise_drafter,
+    load_drafter_checkpoint,
+    reduce_vocabulary,
+    save_drafter_checkpoint,
+)
 from dspark_build.export.drafter import DrafterSizes, build_drafter
 from dspark_build.models.drafter import Drafter
 from dspark_build.tiny import make_tiny_target
@@ -29,6 +34,7 @@ class Case:
     vocabulary: int = 320
     confidence: bool = True
     precision: str = "fp32"
+    drafted: int = 0                 # Vd, every other token from 1 on; 0: all
 
 
 @functools.cache
@@ -53,6 +59,8 @@ def checkpoints(case: Case) -> tuple[Path, Path]:
         for name, parameter in drafter.named_parameters():
             if name.startswith(("markov_head", "confidence_head")):
                 parameter.normal_(0, 0.6, generator=random)
+    if case.drafted:
+        drafter = reduce_vocabulary(drafter, np.arange(1, 1 + 2 * case.drafted, 2))
     return target, save_drafter_checkpoint(drafter, root / "drafter", target)
 
 

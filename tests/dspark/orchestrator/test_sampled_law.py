@@ -19,7 +19,7 @@ from dspark.orchestrator import Engines, GenerationRequest, Orchestrator, Tokeni
 from dspark.scheduling import make_scheduler
 from dspark.settings import ServingSettings
 from dspark.verification import SamplingSettings, target_distribution
-from dspark_build.drafters import initialise_drafter, save_drafter_checkpoint
+from dspark_build.drafters import initialise_drafter, reduce_vocabulary, save_drafter_checkpoint
 from dspark_build.export.drafter import DrafterSizes, build_drafter
 from dspark_build.export.target import TargetSizes, build_target
 from dspark_build.models.target import Target
@@ -38,7 +38,9 @@ CASES = {
     "vanilla": ("full", SamplingSettings(temperature=1.3)),
     "gated": ("threshold:0.45", SamplingSettings(top_k=5, top_p=0.9)),
     "rnn": ("fixed:2", SamplingSettings(temperature=0.8, min_p=0.05, repetition_penalty=1.2)),
+    "vanilla over a part of the vocabulary": ("full", SamplingSettings()),
 }
+PART = np.array([1, 2, 4, 5, 7])     # of the eight tokens: the others can only come from the target's residual
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,8 @@ def checkpoint(tmp_path_factory) -> Path:
     return make_tiny_target(folder, vocabulary=VOCABULARY, hidden=32, head_size=8, intermediate=48, sharpness=1.5)
 
 
-def engines_with(head: str, checkpoint: Path, folder: Path) -> tuple[OpenVinoTarget, OpenVinoDrafter]:
+def engines_with(name: str, checkpoint: Path, folder: Path) -> tuple[OpenVinoTarget, OpenVinoDrafter]:
+    head, _, reduced = name.partition(" ")
     drafter = initialise_drafter(
         checkpoint, target_layer_ids=[0, 1], start_layers=[1], block_size=GAMMA, markov_head_type=head, markov_rank=8,
         mask_token_id=VOCABULARY - 1,
@@ -59,6 +62,8 @@ def engines_with(head: str, checkpoint: Path, folder: Path) -> tuple[OpenVinoTar
                 parameter.normal_(0, 0.7, generator=random)
             elif name.startswith("confidence_head"):     # on both sides of a threshold of 0.5, if not by much
                 parameter.normal_(0, 0.1, generator=random)
+    if reduced:
+        drafter = reduce_vocabulary(drafter, PART)
     saved = save_drafter_checkpoint(drafter, folder / "checkpoint", checkpoint)
     build_target(checkpoint, saved, "fp32", folder / "target", TargetSizes(64, max_slots=32, kv_tokens=2048))
     build_drafter(saved, checkpoint, "fp32", folder / "drafter", DrafterSizes(max_slots=32, window=16))
