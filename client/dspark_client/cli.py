@@ -20,6 +20,7 @@ from dspark_client.paths import DEFAULT_CHECKPOINT
 MISMATCH, BAD_INPUT, INTERRUPTED = 1, 2, 130
 DEFAULT_POLICY = ServingSettings.policy
 DEFAULT_GRPC = "127.0.0.1:8001"
+LARGEST_SEED = 2**63 - 1             # every prompt adds a number of 32 bits of its own, within the model's 64
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -179,35 +180,61 @@ def evaluate(
     lossless: Annotated[
         bool, typer.Option("--lossless", help="Compare greedy answers with and without speculation, token by token.")
     ] = False,
+    server: Annotated[
+        bool, typer.Option("--server", help="Through a Triton server instead of the engines in this process.")
+    ] = False,
     engine: EngineOption = Engine.int8,
     checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
     policy: PolicyOption = "full",
     limit: LimitOption = None,
     max_tokens: MaxTokensOption = 128,
     temperature: TemperatureOption = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="The same seed gives the same answers.")] = 0,
+    block: Annotated[int | None, typer.Option(min=1, help="Verify at most so many drafts of each block.")] = None,
+    blocks: Annotated[str, typer.Option(help="Measure tau at each of these --block lengths too, as 1,3,5,7.")] = "",
     concurrency: ConcurrencyOption = "8",
+    skip_bad_lines: Annotated[
+        bool, typer.Option("--skip-bad-lines", help="Leave out bad lines of the prompts files.")
+    ] = False,
     json_file: JsonOption = None,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write tables of the result here.")] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help="Draw acceptance by position here, one line a domain.")
+    ] = None,
 ) -> None:
-    """Measure accepted tokens a round (tau) through a server; with --lossless, prove that answers stay the same.
+    """Measure accepted tokens a round (tau), or prove with --lossless that speculation changes no answer.
+
+    Acceptance by position is conditional: of the drafts whose predecessors in the block were all accepted.
 
     Example: dspark evaluate --lossless --engine fp32 --prompts client/prompts/sample.jsonl --concurrency 1,16
     """
+    from dspark_client.acceptance_report import check_plot, markdown, plot
     from dspark_client.deployment import serving_settings
     from dspark_client.evaluate import evaluate_acceptance, evaluate_lossless
     from dspark_client.prompts import read_prompts
-    from dspark_client.reporting import parse_concurrency, report
+    from dspark_client.reporting import parse_numbers, report, write
+    from dspark_client.transport import Generation
 
-    found, levels = read_prompts(prompts, limit), parse_concurrency(concurrency)
+    found = read_prompts(prompts, limit, _say_skipped if skip_bad_lines else None)
+    levels, sweep = parse_numbers("concurrency", concurrency), parse_numbers("blocks", blocks) if blocks else []
     settings = serving_settings(checkpoint, engine.value, policy)
-    if not lossless:
-        report(evaluate_acceptance(settings, found, max_tokens, temperature, levels), json_file)
-        return
-    if temperature:
-        raise ConfigurationError("--lossless compares greedy answers: leave --temperature at 0")
-    result = evaluate_lossless(settings, found, max_tokens, levels)
-    report(result, json_file)
-    if result.mismatched_tokens:
-        raise typer.Exit(MISMATCH)
+    if lossless:
+        if temperature or sweep or markdown_file or plot_file:
+            raise ConfigurationError(
+                "--lossless compares greedy answers: leave out --temperature, --blocks, --markdown and --plot"
+            )
+        compared = evaluate_lossless(settings, found, max_tokens, levels, block, server)
+        report(compared, json_file)
+        raise typer.Exit(MISMATCH if compared.mismatched_tokens else 0)
+    if plot_file is not None:
+        check_plot(plot_file)
+    generation = Generation(max_tokens=max_tokens, temperature=temperature, seed=seed, max_draft_tokens=block)
+    measured = evaluate_acceptance(settings, found, generation, max(levels), sweep, server)
+    report(measured, json_file)
+    if markdown_file is not None:
+        write(markdown_file, markdown(measured))
+    if plot_file is not None:
+        plot(measured, plot_file)
 
 
 @app.command()
@@ -234,7 +261,8 @@ def bench(
     report(run_bench(settings, read_prompts(prompts, limit), max_tokens, repeats), json_file)
 
 
-app.add_typer(train.app, name="train", help=train.HELP)
+def _say_skipped(line: str) -> None:
+    typer.echo(f"skipped {line}", err=True)
 
 
 def _build_verbs() -> ModuleType:

@@ -24,5 +24,9 @@ def check_deployment(settings: ServingSettings) -> None:
     for part in (folder.target, folder.drafter, folder.tokenizer):
         if not part.is_dir():
             raise ConfigurationError(f"{part} is missing: run 'dspark build --engine {folder.root.name}' first")
-    drafts = min(read_target_limits(folder.target).max_draft_tokens, read_drafter_limits(folder.drafter).block_size)
-    make_scheduler(settings.policy, drafts)
+    make_scheduler(settings.policy, block_size(folder))
+
+
+def block_size(folder: EngineFolder) -> int:
+    """Draft tokens of one block that both engines can take. Raises ConfigurationError."""
+    return min(read_target_limits(folder.target).max_draft_tokens, read_drafter_limits(folder.drafter).block_size)

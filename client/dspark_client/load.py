@@ -1,18 +1,24 @@
-"""Many requests to one server: so many at a time, every answer with its times."""
+"""Many requests at once: so many at a time, every answer with its times."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dspark_client.transport import Connection, Generation
+from dspark_client.transport import Chunk, Generation
 
 REQUEST_TIMEOUT_S = 900.0
+
+
+class Answering(Protocol):
+    """Whoever answers requests, several threads' at once: a Connection to a server, or DirectEngines."""
+
+    def generate(self, generation: Generation, timeout_s: float | None = None) -> Iterable[Chunk]: ...
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,11 @@ class LoadResult:
         return sum(len(answer.token_ids) for answer in self.answers)
 
 
-def generate(connection: Connection, generation: Generation) -> Answer:
-    """One request, to its end. Raises RemoteError."""
+def generate(engines: Answering, generation: Generation) -> Answer:
+    """One request, to its end. Raises DSparkError."""
     texts, token_ids, times, tokens_at, statistics = [], [], [], [], {}
     sent = time.perf_counter()
-    for chunk in connection.generate(generation, REQUEST_TIMEOUT_S):
+    for chunk in engines.generate(generation, REQUEST_TIMEOUT_S):
         texts.append(chunk.text)
         token_ids.extend(chunk.token_ids)
         statistics = chunk.statistics or statistics
@@ -61,14 +67,14 @@ def generate(connection: Connection, generation: Generation) -> Answer:
 
 
 def run_load(
-    connection: Connection, generations: Sequence[Generation], concurrency: int, progress: Progress, label: str,
+    engines: Answering, generations: Sequence[Generation], concurrency: int, progress: Progress, label: str,
 ) -> LoadResult:
-    """All requests, `concurrency` of them in flight at any time. Raises RemoteError of the first that fails."""
+    """All requests, `concurrency` of them in flight at any time. Raises DSparkError of the first that fails."""
     task = progress.add_task(label, total=len(generations))
     started = time.perf_counter()
 
     def one(generation: Generation) -> Answer:
-        answer = generate(connection, generation)
+        answer = generate(engines, generation)
         progress.advance(task)
         return answer
 

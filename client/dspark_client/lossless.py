@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from dspark_client.load import Answer, LoadResult, load_progress, run_load
+from dspark_client.load import Answer, Answering, LoadResult, load_progress, run_load
 from dspark_client.prompts import Prompt
-from dspark_client.transport import Connection, Generation
+from dspark_client.transport import Generation
 
 FIRST_SHOWN = 10
 
@@ -47,13 +47,15 @@ class LosslessReport:
 
 
 def compare_decodings(
-    connection: Connection, prompts: Sequence[Prompt], max_tokens: int, concurrencies: Sequence[int],
+    engines: Answering, prompts: Sequence[Prompt], max_tokens: int, concurrencies: Sequence[int],
+    block: int | None = None,
 ) -> LosslessReport:
-    """Decode every prompt with and without speculation at every concurrency.
+    """Decode every prompt with and without speculation (of `block` drafts at most) at every concurrency.
 
-    The reference is plain decoding at the first concurrency; every other pass is compared with it. Raises RemoteError.
+    The reference is plain decoding at the first concurrency; every other pass is compared with it. Raises DSparkError.
     """
-    speculative = [Generation(messages=p.first_turn(), max_tokens=max_tokens, temperature=0.0) for p in prompts]
+    settings = Generation(max_tokens=max_tokens, temperature=0.0, max_draft_tokens=block)
+    speculative = [settings.with_messages(prompt.first_turn()) for prompt in prompts]
     plain = [replace(generation, max_draft_tokens=0) for generation in speculative]
     reference: list[Answer] | None = None
     runs, mismatches, compared, mismatched = [], [], 0, 0
@@ -61,7 +63,7 @@ def compare_decodings(
         for concurrency in concurrencies:
             for speculation, generations in ((False, plain), (True, speculative)):
                 label = f"{'speculative' if speculation else 'plain'}, {concurrency} at a time"
-                result = run_load(connection, generations, concurrency, progress, label)
+                result = run_load(engines, generations, concurrency, progress, label)
                 runs.append(Run(concurrency, speculation, result.tokens, round(result.wall_s, 3), _tau(result)))
                 if reference is None:
                     reference = result.answers

@@ -1,4 +1,4 @@
-"""Results as JSON, which is the interface for scripts, and the list of concurrencies that measuring verbs take."""
+"""Results as JSON, which is the interface for scripts, and the lists of numbers that measuring verbs take."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ def report(result: Any, json_file: Path | None) -> None:
     text = json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False)
     print(text)
     if json_file is not None:
-        try:
-            json_file.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"{json_file} cannot be written: {error}") from error
+        write(json_file, text + "\n")
 
 
-def parse_concurrency(text: str) -> list[int]:
-    """`1,8,16` as numbers. Raises ConfigurationError."""
+def write(file: Path, text: str) -> None:
+    """Raises ConfigurationError where the file cannot be written."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written: {error}") from error
+
+
+def parse_numbers(name: str, text: str) -> list[int]:
+    """`1,8,16` as numbers; `name` says of what. Raises ConfigurationError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigurationError(f"concurrency {text!r}: positive numbers are expected, such as 1,16")
+        raise ConfigurationError(f"{name} {text!r}: positive numbers are expected, such as 1,16")
     return [int(part) for part in parts]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from dspark.errors import ConfigurationError
+from dspark.orchestrator.statistics import SequenceStatistics
 from dspark_client.acceptance import summarise
 from dspark_client.cli import spread
 from dspark_client.load import Answer
 from dspark_client.lossless import differences
 from dspark_client.metrics import parse_metrics
-from dspark_client.reporting import parse_concurrency
+from dspark_client.reporting import parse_numbers
 
 PAGE = """
 # HELP nv_inference_request_success Number of successful inference requests
@@ -21,8 +24,8 @@ odd{text="a \\"b\\", {c}"} 1e-3
 """
 
 
-def answer(rounds: int, accepted: int, verified_at: list[int], accepted_at: list[int]) -> Answer:
-    by_position = {"verified_by_position": verified_at, "accepted_by_position": accepted_at}
+def answer(rounds: int, accepted: int, judged_at: list[int], accepted_at: list[int]) -> Answer:
+    by_position = {"judged_by_position": judged_at, "accepted_by_position": accepted_at}
     statistics = {"rounds": rounds, "accepted": accepted, **by_position}
     return Answer("", tuple(range(1 + rounds + accepted)), (0.1,), (1,), statistics)
 
@@ -41,11 +44,20 @@ def test_a_shorter_answer_differs_in_every_token_it_lacks() -> None:
 
 
 def test_tau_weighs_answers_by_their_rounds_and_counts_the_bonus_token() -> None:
-    found = summarise([answer(10, 20, [10, 10, 0], [12, 8, 0]), answer(30, 0, [30, 0, 0], [0, 0, 0])])
+    found = summarise([answer(15, 20, [15, 12, 0], [12, 8, 0]), answer(25, 0, [25, 0, 0], [0, 0, 0])])
     assert found.tau == 1 + 20 / 40
-    assert found.rounds == 40 and found.tokens == 31 + 31
-    assert found.acceptance_by_position == [12 / 40, 0.8, None]
+    assert found.rounds == 40 and found.tokens == 36 + 26
     assert found.ci95[0] <= found.tau <= found.ci95[1]
+
+
+def test_acceptance_by_position_is_that_of_drafts_whose_predecessors_were_accepted() -> None:
+    statistics = SequenceStatistics(block_size=4, submitted=0.0)
+    for verified, accepted in [(3, 3), (3, 1), (3, 0), (2, 2), (1, 1), (0, 0)]:
+        statistics.count_round(verified, accepted)
+    told = json.loads(statistics.report(seed=0, prompt_tokens=1, output_tokens=1))
+    found = summarise([Answer("", (), (), (), told)])
+    assert found.acceptance_by_position == [4 / 5, round(2 / 3, 4), 1.0, None]      # not 4/5, 2/4, 1/3
+    assert told["verified_by_position"] == [5, 4, 3, 0] and told["judged_by_position"] == [5, 3, 1, 0]
 
 
 def test_answers_without_speculation_bring_one_token_a_round() -> None:
@@ -66,7 +78,7 @@ def test_several_files_may_follow_one_prompts_option() -> None:
 
 
 def test_concurrencies_are_a_list_of_positive_numbers() -> None:
-    assert parse_concurrency("1, 8,16") == [1, 8, 16]
+    assert parse_numbers("concurrency", "1, 8,16") == [1, 8, 16]
     for bad in ("", "0", "1,,2", "a", "-1", "1.5"):
-        with pytest.raises(ConfigurationError, match="positive numbers"):
-            parse_concurrency(bad)
+        with pytest.raises(ConfigurationError, match=r"concurrency .*positive numbers"):
+            parse_numbers("concurrency", bad)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from dspark_client.cli import app
+from dspark_client.paths import REPOSITORY
 
+SAMPLE = str(REPOSITORY / "client" / "prompts" / "sample.jsonl")
 VERBS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
 
 
@@ -67,6 +69,10 @@ def test_the_command_alone_shows_the_verbs(tmp_path: Path) -> None:
         (["ask", "hi", "--address", "nonsense"], "host:port"),
         (["evaluate", "--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
         (["evaluate"], "--prompts"),
+        (["evaluate", "--prompts", SAMPLE, "--blocks", "1,x"], "blocks '1,x'"),
+        (["evaluate", "--prompts", SAMPLE, "--plot", "plot.txt"], "plot.txt"),
+        (["evaluate", "--prompts", SAMPLE, "--lossless", "--temperature", "1"], "--temperature"),
+        (["evaluate", "--prompts", SAMPLE, "--seed", str(2**64)], "--seed"),
         (["bench", "--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
@@ -76,6 +82,13 @@ def test_bad_input_is_refused_in_one_line(arguments: list[str], said: str, tmp_p
 
 def test_a_bad_prompts_file_is_named_with_the_line(prompts: Path, tmp_path: Path) -> None:
     assert "prompts.jsonl, line 2: domain" in complaint(dspark("evaluate", "--prompts", str(prompts), home=tmp_path))
+
+
+def test_a_bad_line_is_left_out_on_request_and_said(prompts: Path, tmp_path: Path) -> None:
+    result = dspark("evaluate", "--prompts", str(prompts), "--skip-bad-lines", home=tmp_path)
+    skipped, missing = result.stderr.splitlines()
+    assert skipped.startswith("skipped ") and "prompts.jsonl, line 2: domain" in skipped
+    assert "run 'dspark build --engine int8' first" in missing and result.returncode == 2
 
 
 def test_a_missing_engine_is_said_with_the_command_that_builds_it(silent_port: int, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 from dspark.settings import ServingSettings
-from dspark_client.acceptance import measure_acceptance
+from dspark_client.acceptance import answers_by, macro_tau, measure_acceptance, summarise
 from dspark_client.errors import RemoteError
 from dspark_client.lossless import Mismatch, compare_decodings
 from dspark_client.paths import REPOSITORY
@@ -60,7 +60,8 @@ class TritonPythonModel:
     def response(self, token, origin, last, tokens, speculation):
         count = len(tokens) if speculation else 0
         statistics = {"rounds": len(tokens), "accepted": count, "verified": count, "drafted": count,
-                      "verified_by_position": [count], "accepted_by_position": [count], "tau": 2.0,
+                      "verified_by_position": [count], "accepted_by_position": [count],
+                      "judged_by_position": [count], "tau": 2.0,
                       "output_tokens": len(tokens), "ttft_ms": 1.0, "total_ms": 2.0}
         texts = lambda *values: np.array([value.encode() for value in values], object)
         tensors = [
@@ -136,9 +137,10 @@ def test_one_changed_token_is_found_wherever_speculation_is_on(connection: Conne
 
 def test_acceptance_is_reported_by_data_set(connection: Connection) -> None:
     found = [Prompt("a/0", "chat", ("one",), "a"), Prompt("b/0", "chat", ("two",), "b")]
-    report = measure_acceptance(connection, found, Generation(max_tokens=4), 2, "int8", "none")
-    assert set(report.datasets) == {"a", "b"} and report.tau == 2.0
-    assert report.datasets["a"].acceptance_by_position == [1.0]
+    answers = measure_acceptance(connection, found, Generation(max_tokens=4), 2)
+    datasets = {name: summarise(own) for name, own in answers_by("dataset", found, answers).items()}
+    assert set(datasets) == {"a", "b"} and macro_tau(datasets) == 2.0
+    assert datasets["a"].acceptance_by_position == [1.0]
 
 
 def test_ask_streams_the_answer_to_standard_output(server: SupervisedServer) -> None:

@@ -26,10 +26,12 @@ class SequenceStatistics:
     accepted: int = 0
     verified_by_position: list[int] = field(init=False)
     accepted_by_position: list[int] = field(init=False)
+    judged_by_position: list[int] = field(init=False)        # verified, and every draft before it was accepted
 
     def __post_init__(self) -> None:
         self.verified_by_position = [0] * self.block_size
         self.accepted_by_position = [0] * self.block_size
+        self.judged_by_position = [0] * self.block_size
 
     def count_round(self, verified: int, accepted: int) -> None:
         """Count one round that verified `verified` draft tokens and accepted the first `accepted` of them."""
@@ -39,9 +41,14 @@ class SequenceStatistics:
         for position in range(verified):
             self.verified_by_position[position] += 1
             self.accepted_by_position[position] += position < accepted
+            self.judged_by_position[position] += position <= accepted
 
     def report(self, seed: int, prompt_tokens: int, output_tokens: int) -> str:
-        """The `statistics` output, as JSON. tau is accepted tokens a round, bonus included; null without a round."""
+        """The `statistics` output, as JSON. tau is accepted tokens a round, bonus included; null without a round.
+
+        accepted_by_position / judged_by_position is the conditional acceptance: that of x_k where x_1..x_{k-1} were
+        accepted. verified_by_position also counts the drafts behind a rejected one.
+        """
         return json.dumps({
             "seed": seed,
             "prompt_tokens": prompt_tokens,
@@ -53,6 +60,7 @@ class SequenceStatistics:
             "tau": round(1 + self.accepted / self.rounds, 4) if self.rounds else None,
             "verified_by_position": self.verified_by_position,
             "accepted_by_position": self.accepted_by_position,
+            "judged_by_position": self.judged_by_position,
             "queue_ms": _milliseconds(self.submitted, self.admitted),
             "ttft_ms": _milliseconds(self.submitted, self.first_token),
             "total_ms": _milliseconds(self.submitted, self.last_token),
