@@ -171,9 +171,9 @@ def test_only_the_drafters_own_weights_are_trainable(folder: Path, target: Path)
         ({"draft_vocab_size": 100}, "draft_vocab_size 100 needs tensor d2t"),
         ({"draft_vocab_size": 321}, "draft_vocab_size 321"),
         ({"draft_vocab_size": 0}, "draft_vocab_size 0"),
-        ({"speculators_model_type": "dspark"}, "speculators_model_type"),
+        ({"transformer_layer_config": {}}, "transformer_layer_config"),
+        ({"dspark_config": {}}, "dspark_config"),
         ({"aux_hidden_state_layer_ids": [1, 4]}, "aux_hidden_state_layer_ids"),
-        ({"architectures": ["DSparkDraftModel"], "dflash_config": {"projector_type": "dspark"}}, "dflash_config"),
         ({"embeddings_from_target": True}, r"embeddings_from_target is true, but tensor embed_tokens\.weight"),
     ],
 )

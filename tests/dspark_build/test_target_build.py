@@ -58,12 +58,12 @@ def drafter_with(source, folder, tensors=None, **values):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"target_layer_ids": [2]}, r"target_layer_ids is \[2\]; the target's layers are -1 to 1"),
+        ({"target_layer_ids": [2]}, r"target_layer_ids \[2\] must lie between -1 and 1"),
         ({"target_layer_ids": []}, "target_layer_ids"),
         ({"target_layer_ids": None}, "target_layer_ids"),
-        ({"hidden_size": 32}, "hidden_size is 32, the target has 64"),
-        ({"vocab_size": 100}, "vocab_size is 100, the target has 320"),
-        ({"block_size": 0}, "block_size must be a positive number"),
+        ({"hidden_size": 32}, "hidden_size is 32, but the target's is 64"),
+        ({"vocab_size": 100}, "vocab_size is 100, but the target's is 320"),
+        ({"block_size": 0}, "block_size must be at least 1"),
         ({"tensors": {"fc.weight": torch.zeros(64, 128)}}, r"fc\.weight has shape \[64, 128\], expected \[64, 64\]"),
     ],
 )

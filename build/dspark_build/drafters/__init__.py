@@ -8,6 +8,7 @@ from dspark_build.drafters.eagle import (
     load_eagle_checkpoint,
     save_any_drafter,
 )
+from dspark_build.drafters.feature_head import load_feature_head
 from dspark_build.drafters.initial import find_mask_token, initialise_drafter
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "load_any_drafter",
     "load_drafter_checkpoint",
     "load_eagle_checkpoint",
+    "load_feature_head",
     "read_drafter_config",
     "reduce_vocabulary",
     "save_any_drafter",

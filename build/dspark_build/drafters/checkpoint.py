@@ -1,4 +1,4 @@
-"""Drafter checkpoints: config.json and model.safetensors with the published names."""
+"""Drafter checkpoints: read from any packaging, written as config.json and model.safetensors in the published form."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from dspark_build.checkpoints.form import CONFIG, WEIGHTS, write_json
 from dspark_build.drafters.draft_vocabulary import take_vocabulary_map
+from dspark_build.drafters.packaging import open_drafter
 from dspark_build.drafters.published import EMBEDDINGS_FROM_TARGET, parse_drafter_config, published_fields
 from dspark_build.models.config import ModelConfig, read_json
 from dspark_build.models.drafter import Drafter
 from dspark_build.models.drafter_config import DrafterConfig
 from dspark_build.models.layers import RotaryEmbedding
-from dspark_build.models.weights import load_weights, read_tensors, safetensors_files
+from dspark_build.models.weights import load_weights, safetensors_files
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 CONFIDENCE_PREFIX = "confidence_head."
@@ -27,29 +28,34 @@ CONFIDENCE_PREFIX = "confidence_head."
 
 def read_drafter_config(folder: Path, target_checkpoint: Path) -> DrafterConfig:
     """The DrafterConfig in `folder`, checked against the target's. Raises ConfigurationError naming the field."""
-    source = folder / CONFIG
-    return parse_drafter_config(read_json(source), str(source), ModelConfig.read(target_checkpoint))
+    opened = open_drafter(folder)
+    return parse_drafter_config(opened.fields, opened.source, ModelConfig.read(target_checkpoint))
 
 
 def load_drafter_checkpoint(folder: Path, target_checkpoint: Path) -> Drafter:
-    """Read a drafter in the published form, in float32; its own weights are trainable, the target's copies frozen.
+    """Read a drafter in float32; its own weights are trainable, the copies of the target's frozen.
 
-    Embedding and head come from the target where the config says `embeddings_from_target`; of the head, the rows of the
-    draft vocabulary. A checkpoint without confidence weights gives a drafter without confidence head. Raises
-    ConfigurationError naming the field that is not understood, or the tensor that is missing, surplus or misshapen.
+    Embedding and head come from the target where the config says `embeddings_from_target`, or where another packaging
+    leaves them out; of the head, the rows of the draft vocabulary. A checkpoint without confidence weights gives a
+    drafter without confidence head. Raises ConfigurationError naming the field that is not understood, or the tensor
+    that is missing, surplus or misshapen.
     """
-    fields = dict(read_json(folder / CONFIG))
-    tensors = dict(read_tensors(folder))
+    opened = open_drafter(folder)
+    fields, tensors = dict(opened.fields), dict(opened.tensors())
     if not any(name.startswith(CONFIDENCE_PREFIX) for name in tensors):
         fields["enable_confidence_head"] = False
-    config = parse_drafter_config(fields, str(folder / CONFIG), ModelConfig.read(target_checkpoint))
+    config = parse_drafter_config(fields, opened.source, ModelConfig.read(target_checkpoint))
     d2t = take_vocabulary_map(tensors, config, str(folder))
+    borrowed = [name for name in opened.may_borrow if name not in tensors]
     if fields.get(EMBEDDINGS_FROM_TARGET, False):
-        given = [name for name in (EMBEDDING, HEAD) if name in tensors]
+        borrowed = [EMBEDDING, HEAD]
+        given = [name for name in borrowed if name in tensors]
         if given:
             raise ConfigurationError(f"{folder}: {EMBEDDINGS_FROM_TARGET} is true, but tensor {given[0]} is there too")
-        tensors[EMBEDDING], head = target_embeddings(target_checkpoint)
-        tensors[HEAD] = head if d2t is None else head[torch.arange(len(d2t)) + d2t]
+    if borrowed:
+        embedding, head = target_embeddings(target_checkpoint)
+        rows = head if d2t is None else head[torch.arange(len(d2t)) + d2t]
+        tensors |= {name: weight for name, weight in ((EMBEDDING, embedding), (HEAD, rows)) if name in borrowed}
     with torch.device("meta"):
         drafter = Drafter(config)
     load_weights(drafter, tensors, str(folder))

@@ -21,11 +21,9 @@ EMBEDDINGS_FROM_TARGET = "embeddings_from_target"
 
 # A field that only another packaging has, and what to say about it.
 FOREIGN_FIELDS = {
-    "speculators_model_type": "the 'speculators' packaging",
-    "aux_hidden_state_layer_ids": "the 'speculators' packaging, whose layer ids count one more",
-    "transformer_layer_config": "the 'speculators' packaging",
-    "dflash_config": "the SpecForge packaging",
-    "dspark_config": "a packaging that nests the drafter's fields",
+    "aux_hidden_state_layer_ids": "the 'speculators' packaging, which has speculators_model_type",
+    "transformer_layer_config": "the 'speculators' packaging, which has speculators_model_type",
+    "dspark_config": "a packaging that nests the drafter's fields, which is not supported",
 }
 
 
@@ -100,7 +98,7 @@ def _refuse_foreign(values: Mapping[str, Any], source: str) -> None:
     for field, packaging in FOREIGN_FIELDS.items():
         if field in values:
             raise ConfigurationError(
-                f"{source}: field {field} belongs to {packaging}, which is not supported; "
+                f"{source}: field {field} belongs to {packaging}; "
                 f"expected a DeepSpec checkpoint with architectures {' or '.join(DRAFTER_ARCHITECTURES)}"
             )
 

@@ -12,10 +12,10 @@ from dspark.engines.rows import ATTENTION_PADDING, RowRules
 from dspark.errors import ConfigurationError
 
 from dspark_build.checkpoints.form import new_folder
+from dspark_build.drafters import load_feature_head, read_drafter_config
 from dspark_build.export.facts import build_facts
 from dspark_build.export.paged import compress, convert_target, save
-from dspark_build.models.config import ModelConfig, read_json
-from dspark_build.models.feature_head import FeatureHead
+from dspark_build.models.config import ModelConfig
 from dspark_build.models.target import Target
 from dspark_build.probe import exact_settings
 
@@ -47,10 +47,11 @@ def build_target(
     """
     if precision not in PRECISIONS:
         raise ConfigurationError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+    config = read_drafter_config(drafter, checkpoint)
     target = Target.load(checkpoint)
-    features = FeatureHead.load(drafter, target.config)
+    features = load_feature_head(drafter, config)
     record = TargetRecord(
-        limits=_limits(target.config, drafter, sizes or TargetSizes()),
+        limits=_limits(target.config, config.block_size, sizes or TargetSizes()),
         layers=target.config.layers,
         kv_heads=target.config.kv_heads,
         head_size=target.config.head_size,
@@ -83,10 +84,8 @@ def settle_exactness(folder: Path, record: TargetRecord, allow_inexact: bool) ->
     )
 
 
-def _limits(config: ModelConfig, drafter: Path, sizes: TargetSizes) -> TargetLimits:
-    drafts = sizes.max_draft_tokens or read_json(drafter / "config.json").get("block_size")
-    if not isinstance(drafts, int) or drafts < 1:
-        raise ConfigurationError(f"{drafter / 'config.json'}: block_size must be a positive number, not {drafts!r}")
+def _limits(config: ModelConfig, block_size: int, sizes: TargetSizes) -> TargetLimits:
+    drafts = sizes.max_draft_tokens or block_size
     context = min(sizes.max_context, config.max_positions)
     blocks = sizes.kv_tokens // KV_BLOCK_SIZE
     if min(context, sizes.max_slots, blocks) < 1:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from dspark_build.drafters import load_feature_head, read_drafter_config
 from dspark_build.models.feature_head import FeatureHead
 from dspark_build.models.layers import Attend, masked_attention
 from dspark_build.models.target import DenseOutput, Target
@@ -66,7 +67,7 @@ def export_target_onnx(checkpoint: Path, drafter: Path, folder: Path) -> Path:
     Raises ConfigurationError when they do not fit together.
     """
     target = Target.load(checkpoint)
-    features = FeatureHead.load(drafter, target.config)
+    features = load_feature_head(drafter, read_drafter_config(drafter, checkpoint))
     config = target.config
     free = Dim.DYNAMIC                   # the exporter finds out which axes agree; L + C is no sum it can be told
     lengths = {"R": 2, "L": 3, "C": 5, "N": 2}

@@ -11,7 +11,7 @@ from dspark.engines import loading
 from dspark.engines.engine_json import write_record
 from dspark.engines.openvino_target import OpenVinoTarget
 from dspark.errors import ConfigurationError, EngineError
-from dspark_build.models.feature_head import FeatureHead
+from dspark_build.drafters import load_feature_head, read_drafter_config
 from dspark_build.models.target import Target
 from tiny_targets import (
     CONTEXT,
@@ -105,7 +105,8 @@ def test_features_are_the_drafters_projection_of_the_tapped_layers(flavour):
     model = Target.load(target)
     with torch.no_grad():
         dense = model.forward_dense(torch.tensor([tokens]))
-        expected = FeatureHead.load(drafter, model.config)(dense.tapped(TAPS))[0].numpy()
+        head = load_feature_head(drafter, read_drafter_config(drafter, target))
+        expected = head(dense.tapped(TAPS))[0].numpy()
     result = engine(flavour).step(step_of([Request(1, 0, tokens)]))
     assert result.features.shape == (50, HIDDEN)
     assert np.abs(result.features - expected).max() < TOLERANCE
