@@ -26,6 +26,14 @@ def model_repository() -> Path:
     return folder
 
 
+def prepared_checkpoint(name: str) -> Path:
+    """The folder of a prepared target. Raises ConfigurationError where there is none."""
+    folder = home() / "checkpoints" / name
+    if not (folder / "config.json").is_file():
+        raise ConfigurationError(f"no checkpoint {folder}: run 'dspark prepare {name}' first")
+    return folder
+
+
 def engine_folder(checkpoint: str, engine: str) -> EngineFolder:
     """The folder of a built engine. Raises ConfigurationError for an unknown engine name."""
     if engine not in ENGINES:

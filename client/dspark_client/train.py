@@ -11,6 +11,7 @@ import typer
 from dspark.errors import ConfigurationError
 
 from dspark_client import paths
+from dspark_client.compare import compare
 
 if TYPE_CHECKING:
     from dspark_build.training import Validation
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_TAPS = 5                     # as many as the published drafters tap, spread over the target's layers
 
 app = typer.Typer()
+app.command()(compare)
 HELP = "Train a drafter: generate responses, cache hidden states, fit. Every stage can be resumed."
 
 CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared target checkpoint.")]
@@ -189,10 +191,7 @@ def _folder(checkpoint: str) -> Path:
 
 
 def _target(checkpoint: str) -> Path:
-    folder = paths.home() / "checkpoints" / checkpoint
-    if not (folder / "config.json").is_file():
-        raise ConfigurationError(f"no checkpoint {folder}: run 'dspark prepare {checkpoint}' first")
-    return folder
+    return paths.prepared_checkpoint(checkpoint)
 
 
 def _layers(checkpoint: str) -> int:
