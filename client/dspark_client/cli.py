@@ -66,7 +66,9 @@ def prepare(
 def build(
     engine: EngineOption = Engine.int8,
     checkpoint: Annotated[str, typer.Option(help="Name, folder or hub name of the target.")] = DEFAULT_CHECKPOINT,
-    drafter: Annotated[Path | None, typer.Option(help="Folder of a drafter in the published form.")] = None,
+    drafter: Annotated[
+        Path | None, typer.Option(help="Folder of a drafter: DeepSpec's form, speculators or SpecForge.")
+    ] = None,
     allow_inexact: Annotated[
         bool, typer.Option(help="Accept an engine whose logits depend on the batch on this machine.")
     ] = False,
