@@ -16,6 +16,7 @@ from torch import nn
 
 from dspark_build.checkpoints.form import checkpoint_hash
 from dspark_build.models.drafter import Drafter
+from dspark_build.models.eagle import EagleDrafter
 from dspark_build.progress import Progress, silent
 from dspark_build.training.blocks import make_batch, sample_anchors
 from dspark_build.training.curves import Curves
@@ -42,7 +43,7 @@ class FitResult:
 
 def fit_drafter(
     config: FitConfig,
-    drafter: Drafter,
+    drafter: Drafter | EagleDrafter,
     progress: Progress = silent,
     on_validation: Callable[[int, Validation], None] | None = None,
 ) -> FitResult:
@@ -69,7 +70,11 @@ class _Run:
     """State of one training run: weights, optimiser, and how far it is."""
 
     def __init__(
-        self, config: FitConfig, drafter: Drafter, data: TrainingData, vocabulary: TrainingVocabulary
+        self,
+        config: FitConfig,
+        drafter: Drafter | EagleDrafter,
+        data: TrainingData,
+        vocabulary: TrainingVocabulary,
     ) -> None:
         self.config, self.drafter, self.data, self.vocabulary = config, drafter, data, vocabulary
         self.parameters = {name: p for name, p in drafter.named_parameters() if p.requires_grad}

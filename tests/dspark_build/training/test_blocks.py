@@ -43,6 +43,13 @@ def test_the_teacher_row_of_a_label_is_the_state_of_the_token_before_it():
     assert batch.teacher_log_z[batch.teacher_rows][batch.valid].tolist() == [5, 6, 7, 7, 8, 4, 5, 6]
 
 
+def test_the_context_has_its_tokens_and_the_one_after_it():
+    batch = make_batch([sequence(20, 4), sequence(8, 3, 200)], [np.array([5, 15]), np.array([4])], GAMMA, 100)
+    assert batch.context_tokens.shape == (2, 16)
+    assert batch.context_tokens[0].tolist() == list(range(100, 116))
+    assert batch.context_tokens[1, :8].tolist() == list(range(200, 208))
+
+
 def test_padding_adds_no_valid_position_and_no_context():
     batch = make_batch([sequence(20, 4), sequence(8, 3)], [np.array([5, 15]), np.array([4])], GAMMA, 100)
     assert batch.taps.shape == (2, 15, 4)
