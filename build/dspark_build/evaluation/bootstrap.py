@@ -42,12 +42,12 @@ def mean(estimates: Sequence[Estimate]) -> Estimate:
 
 
 class Prompts:
-    """The prompts of one group of S responses, and B resamples of them; those follow from the seed and the name."""
+    """The prompts of one group of S responses, and B resamples of them, which follow from the seed and the prompts."""
 
-    def __init__(self, name: str, ids: Sequence[str], seed: int, resamples: int = RESAMPLES) -> None:
+    def __init__(self, ids: Sequence[str], seed: int, resamples: int = RESAMPLES) -> None:
         self.distinct, self._prompt_of = np.unique(np.array(ids), return_inverse=True)
         count = len(self.distinct)
-        random = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        random = np.random.default_rng((seed, zlib.crc32("\n".join(self.distinct).encode())))
         self._weights = random.multinomial(count, np.full(count, 1 / count), size=resamples)
 
     def tau(self, tokens: Int64, rounds: Int64) -> Estimate:

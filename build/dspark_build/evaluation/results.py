@@ -100,8 +100,8 @@ def score(
 
     `pairs` are the drafters whose ratio is asked for.
     """
-    datasets = _groups("dataset", [dataset_of(response.id) for response in responses], responses, seed, resamples)
-    domains = _groups("domain", [response.domain for response in responses], responses, seed, resamples)
+    datasets = _groups([dataset_of(response.id) for response in responses], responses, seed, resamples)
+    domains = _groups([response.domain for response in responses], responses, seed, resamples)
     taus = {
         name: {dataset: group.tau(found) for dataset, group in datasets.items()} for name, found in tallies.items()
     }
@@ -160,13 +160,12 @@ class _Group:
 
 
 def _groups(
-    kind: str, names: Sequence[str], responses: Sequence[TrainingSequence], seed: int, resamples: int
+    names: Sequence[str], responses: Sequence[TrainingSequence], seed: int, resamples: int
 ) -> dict[str, _Group]:
     groups = {}
     for name in sorted(set(names)):
         members = np.flatnonzero(np.array(names) == name)
-        ids = [responses[i].id for i in members]
-        groups[name] = _Group(members, Prompts(f"{kind} {name}", ids, seed, resamples))
+        groups[name] = _Group(members, Prompts([responses[i].id for i in members], seed, resamples))
     return groups
 
 
