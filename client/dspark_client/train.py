@@ -14,8 +14,11 @@ from dspark_client import paths
 from dspark_client.compare import compare
 
 if TYPE_CHECKING:
-    from dspark_build.training import Validation
+    from dspark_build.progress import Progress
+    from dspark_build.training import Recorder, Validation
 
+DATA = "data"                        # the folder of responses and states, unless another is named
+SEQUENCE_TOKENS = 320                # header and message, of self-written prompts
 DEFAULT_TAPS = 5                     # as many as the published drafters tap, spread over the target's layers
 
 app = typer.Typer()
@@ -25,6 +28,10 @@ HELP = "Train a drafter: generate responses, cache hidden states, fit. Every sta
 CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared target checkpoint.")]
 ThreadsOption = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 DeviceOption = Annotated[str, typer.Option(help="Torch device: cpu, cuda.")]
+AllThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Sequences decoded together.")]
+RecordingOption = Annotated[str, typer.Option("--engine", help="Weights of the target that answers: int8 or fp32.")]
+DataOption = Annotated[str, typer.Option(help="Name of the data: generate adds to it, fit trains on it.")]
 TapsOption = Annotated[str, typer.Option(help="Tapped target layers, such as 1,8,14,21,27; empty: five, spread out.")]
 
 
@@ -36,16 +43,58 @@ def needs_torch() -> None:
 
 
 @app.command()
+def prompts(
+    output: Annotated[Path, typer.Option(help="The prompts file to write.")],
+    count: Annotated[int, typer.Option(min=1, help="User messages to sample.")] = 500,
+    domain: Annotated[str, typer.Option(help="Domain written beside each prompt.")] = "chat",
+    opening: Annotated[list[str] | None, typer.Option(help="What messages begin with, in turn.")] = None,
+    temperature: float = 1.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longer messages are left out.")] = 128,
+    engine: RecordingOption = "int8",
+    taps: TapsOption = "",
+    batch: BatchOption = 64,
+    checkpoint: CheckpointOption = paths.DEFAULT_CHECKPOINT,
+    threads: AllThreadsOption = 0,
+    seed: int = 0,
+) -> None:
+    """Let the target write user messages itself, where no prompts are at hand.
+
+    Example: dspark train prompts --output code.jsonl --domain code --opening "Write a Python function"
+    """
+    from dspark.orchestrator.tokenizer import Tokenizer
+    from dspark_build.progress import progress_bars
+    from dspark_build.training import SelfWrittenConfig, write_prompts
+
+    config = SelfWrittenConfig(
+        output=output, count=count, domain=domain, openings=tuple(opening or [""]), temperature=temperature,
+        max_tokens=max_tokens, batch=batch, seed=seed,
+    )  # fmt: skip
+    typer.echo(config)
+    target = _target(checkpoint)
+    with progress_bars() as progress:
+        recorder = _recorder(target, engine, _taps(taps, checkpoint), batch, SEQUENCE_TOKENS, threads, progress)
+        written = write_prompts(config, recorder, Tokenizer(target), progress)
+    typer.echo(f"{len(written)} of {count} messages are in {output}")
+
+
+@app.command()
 def generate(
     prompts: Annotated[list[Path], typer.Option("--prompts", help="Files of JSON lines {id, domain, turns}.")],
     tokens: Annotated[int, typer.Option(min=0, help="Stop at so many response tokens; 0: answer all prompts.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Take at most so many prompts of each file; 0: all.")] = 0,
     temperatures: Annotated[str, typer.Option(help="Dealt to the prompts in turn.")] = "0,1,0,0.7",
     samples: Annotated[int, typer.Option(min=1, help="Responses a prompt.")] = 1,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest response.")] = 200,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences decoded together, within the engine's slots.")] = 64,
-    engine: Annotated[str, typer.Option(help="The built engine that answers: int8 or fp32.")] = "int8",
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longer prompts are left out.")] = 320,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest response.")] = 256,
+    batch: BatchOption = 64,
+    record: Annotated[
+        bool, typer.Option(help="Keep the hidden states too, which makes the cache stage unnecessary.")
+    ] = True,
+    taps: TapsOption = "",
+    engine: RecordingOption = "int8",
+    data: DataOption = DATA,
     checkpoint: CheckpointOption = paths.DEFAULT_CHECKPOINT,
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
+    threads: AllThreadsOption = 0,
     seed: int = 0,
     skip_bad_lines: Annotated[bool, typer.Option(help="Leave out bad lines of the prompts files.")] = False,
 ) -> None:
@@ -53,16 +102,18 @@ def generate(
 
     Example: dspark train generate --prompts prompts.jsonl --tokens 300000
     """
-    from dspark.engines.loading import load_target
     from dspark.orchestrator.tokenizer import Tokenizer
     from dspark_build.progress import progress_bars
-    from dspark_build.training import GenerateConfig, generate_responses
+    from dspark_build.training import GenerateConfig, StateWriter, generate_responses
 
+    target, tap_ids = _target(checkpoint), _taps(taps, checkpoint)
     config = GenerateConfig(
         prompts=tuple(prompts),
-        output=_folder(checkpoint) / "responses",
+        output=_responses(checkpoint, data),
+        limit=limit,
         temperatures=tuple(_numbers(temperatures, float, "temperatures")),
         samples_per_prompt=samples,
+        max_prompt_tokens=max_prompt_tokens,
         max_new_tokens=max_tokens,
         batch=batch,
         response_tokens=tokens,
@@ -70,10 +121,14 @@ def generate(
         skip_bad_lines=skip_bad_lines,
     )
     typer.echo(config)
-    folder = paths.engine_folder(checkpoint, engine)
-    target = load_target(folder.target, threads)
+    states = StateWriter.for_target(target, tap_ids, _states(checkpoint, data)) if record else None
+    if states:
+        typer.echo(f"states of taps {list(tap_ids)}: {states.source.bytes_per_row} bytes a token, in {states.folder}")
+        states.check_room(tokens)
     with progress_bars() as progress:
-        result = generate_responses(config, target, Tokenizer(folder.tokenizer), progress)
+        longest = max_prompt_tokens + max_tokens
+        recorder = _recorder(target, engine, tap_ids, batch, longest, threads, progress)
+        result = generate_responses(config, recorder, Tokenizer(target), progress, states)
     for line in result.skipped:
         typer.echo(f"skipped {line}", err=True)
     typer.echo(
@@ -85,6 +140,7 @@ def generate(
 @app.command()
 def cache(
     taps: TapsOption = "",
+    data: DataOption = DATA,
     checkpoint: CheckpointOption = paths.DEFAULT_CHECKPOINT,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 1,
@@ -96,11 +152,10 @@ def cache(
     from dspark_build.progress import progress_bars
     from dspark_build.training import CacheConfig, cache_states, plan_cache
 
-    folder = _folder(checkpoint)
     config = CacheConfig(
         target=_target(checkpoint),
-        responses=folder / "responses",
-        states=folder / "states",
+        responses=_responses(checkpoint, data),
+        states=_states(checkpoint, data),
         tap_ids=_taps(taps, checkpoint),
         device=device,
         threads=threads,
@@ -117,6 +172,7 @@ def cache(
 def fit(
     output: Annotated[Path, typer.Option(help="Folder for the trained drafter.")],
     run: Annotated[str, typer.Option(help="Name of the run; a run of that name is resumed.")] = "fit",
+    data: DataOption = DATA,
     steps: Annotated[int, typer.Option(min=1, help="Updates in all.")] = 2000,
     minutes: Annotated[float, typer.Option(min=0, help="Stop and save after this time; 0: run all steps.")] = 0,
     start: Annotated[Path | None, typer.Option(help="Drafter folder to start from, instead of the target.")] = None,
@@ -148,7 +204,7 @@ def fit(
 
     folder, target = _folder(checkpoint), _target(checkpoint)
     config = FitConfig(
-        target=target, responses=folder / "responses", states=folder / "states", output=folder / run,
+        target=target, responses=_responses(checkpoint, data), states=_states(checkpoint, data), output=folder / run,
         steps=steps, seconds=60 * minutes, learning_rate=learning_rate, sequences_per_step=sequences,
         anchors_per_sequence=anchors, frequent_tokens=frequent, sampled_tokens=sampled, precision=precision,
         device=device, threads=threads, seed=seed,
@@ -188,6 +244,28 @@ def _tell(step: int, validation: Validation) -> None:
 
 def _folder(checkpoint: str) -> Path:
     return paths.home() / "training" / checkpoint
+
+
+def _responses(checkpoint: str, data: str) -> Path:
+    return _folder(checkpoint) / data / "responses"
+
+
+def _states(checkpoint: str, data: str) -> Path:
+    return _folder(checkpoint) / data / "states"
+
+
+def _recorder(
+    target: Path, precision: str, taps: tuple[int, ...], slots: int, tokens: int, threads: int, progress: Progress
+) -> Recorder:
+    """The recording engine for these sizes, built if it is not there."""
+    from dspark_build.export.recording import build_recording_engine
+    from dspark_build.training import Recorder
+
+    folder = _folder(target.name) / f"recording-{precision}"
+    progress("recording engine", 0, 1)
+    build_recording_engine(target, taps, precision, folder, slots, tokens)
+    progress("recording engine", 1, 1)
+    return Recorder(folder, threads)
 
 
 def _target(checkpoint: str) -> Path:

@@ -19,7 +19,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("DSPARK_HOME", str(tmp_path))
     make_tiny_target(tmp_path / "checkpoints" / "tiny", layers=5)
     write_responses(
-        tmp_path / "training" / "tiny" / "responses",
+        tmp_path / "training" / "tiny" / "data" / "responses",
         0,
         Responses(
             tokens=np.random.default_rng(0).integers(3, 300, LENGTHS.sum()).astype(np.int32),

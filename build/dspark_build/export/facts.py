@@ -13,12 +13,12 @@ from dspark_build.machine import cpu_model
 TOOLS = ("openvino", "torch", "nncf", "numpy")
 
 
-def build_facts(checkpoint: Path, drafter: Path, precision: str) -> BuildFacts:
-    """The facts of an engine of `precision` for a target's and a drafter's checkpoint, built here and now."""
+def build_facts(checkpoint: Path, drafter: Path | None, precision: str) -> BuildFacts:
+    """The facts of an engine of `precision` for a target's and a drafter's checkpoint (if any), built here and now."""
     return BuildFacts(
         checkpoint=checkpoint.name,
         checkpoint_hash=checkpoint_hash(checkpoint),
-        drafter_hash=checkpoint_hash(drafter),
+        drafter_hash=checkpoint_hash(drafter) if drafter else "",
         precision=precision,
         tools={tool: version(tool) for tool in TOOLS},
         cpu=cpu_model(),

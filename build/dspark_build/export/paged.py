@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import openvino as ov
 import torch
@@ -11,7 +11,6 @@ from dspark.engines.paged_op import PagedAttentionCall
 from openvino.frontend.pytorch import ConversionExtension, ModuleExtension
 from torch import Tensor, nn
 
-from dspark_build.models.feature_head import FeatureHead
 from dspark_build.models.layers import Attend
 from dspark_build.models.target import EMBEDDING_TAP, Target
 
@@ -26,6 +25,16 @@ class PagedCore(nn.Module):
         return queries
 
 
+class Features(Protocol):
+    """What leaves the target beside the logits."""
+
+    tap_ids: tuple[int, ...]
+
+    def __call__(self, tapped: Tensor) -> Tensor:
+        """Rows of the tapped layers side by side [..., m·d] -> feature rows."""
+        ...
+
+
 class PagedTarget(nn.Module):
     """The target and the drafter's feature head over T flattened tokens of any number of sequences.
 
@@ -33,7 +42,7 @@ class PagedTarget(nn.Module):
     attention never sees a sequence with a single row, at no cost to the matrix products.
     """
 
-    def __init__(self, target: Target, features: FeatureHead) -> None:
+    def __init__(self, target: Target, features: Features) -> None:
         super().__init__()
         self.target = target
         self.features = features
@@ -77,7 +86,7 @@ class PagedTarget(nn.Module):
         return logits, self.features(torch.cat(tapped, -1))
 
 
-def convert_target(target: Target, features: FeatureHead) -> ov.Model:
+def convert_target(target: Target, features: Features) -> ov.Model:
     """Trace the paged target into an OpenVINO graph with named inputs and outputs and placeholders for attention."""
     config = target.config
     longs = [torch.zeros(3, dtype=torch.int64) for _ in range(2)] + [torch.arange(3)] * 4

@@ -5,6 +5,9 @@ from dspark_build.training.fit import FitResult, fit_drafter
 from dspark_build.training.fit_config import FitConfig
 from dspark_build.training.generate import GenerateConfig, GenerateResult, generate_responses
 from dspark_build.training.plot import plot_curves
+from dspark_build.training.recorder import Recorder
+from dspark_build.training.self_written import SelfWrittenConfig, write_prompts
+from dspark_build.training.state_writer import StateWriter
 from dspark_build.training.validation import Acceptance, Validation, validate
 
 __all__ = [
@@ -16,6 +19,9 @@ __all__ = [
     "FitResult",
     "GenerateConfig",
     "GenerateResult",
+    "Recorder",
+    "SelfWrittenConfig",
+    "StateWriter",
     "Validation",
     "cache_states",
     "fit_drafter",
@@ -23,4 +29,5 @@ __all__ = [
     "plan_cache",
     "plot_curves",
     "validate",
+    "write_prompts",
 ]

@@ -1,14 +1,22 @@
-"""Responses on their way: many sequences that grow by one token in every step of a target engine."""
+"""Responses on their way: many sequences that grow by one token in every step of a target."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from dspark.engines.contract import Int32, SamplingArrays, TargetEngine, TargetStep
+import numpy.typing as npt
+from dspark.engines.contract import Float32, Int32
+from dspark.engines.paged_runner import RaggedBatch
+from dspark.engines.rows import begins
 
 from dspark_build.training.prompts import Prompt
+from dspark_build.training.recorder import Decoder
+
+FLOAT16_LIMIT = 65504.0
+
+Float16 = npt.NDArray[np.float16]
 
 
 @dataclass(eq=False)
@@ -21,46 +29,51 @@ class Answer:
     prompt_length: int
     tokens: list[int]
     random: np.random.Generator
-    committed: int = 0               # tokens the engine has read
+    committed: int = 0               # tokens the target has read
     slot: int = -1
+    states: list[Float16] = field(default_factory=list)      # rows of the tokens read, where they are kept
+    log_z: list[float] = field(default_factory=list)         # of the position that predicted each response token
 
     @property
     def response_length(self) -> int:
         return len(self.tokens) - self.prompt_length
 
 
-def advance(engine: TargetEngine, answers: Sequence[Answer], released: Sequence[int]) -> None:
-    """One engine step: every response grows by one token. `released` slots lost their sequence in the step before."""
+def advance(decoder: Decoder, answers: Sequence[Answer], keep_states: bool) -> None:
+    """One step of the target: every response grows by one token."""
     unread = [answer.tokens[answer.committed :] for answer in answers]
-    count = len(answers)
-
-    def ints(values: Sequence[int]) -> Int32:
-        return np.array(values, np.int32)
-
-    used = {answer.slot for answer in answers}
-    result = engine.step(
-        TargetStep(
-            slots=ints([answer.slot for answer in answers]),
-            positions=ints([answer.committed for answer in answers]),
-            token_counts=ints([len(tokens) for tokens in unread]),
-            draft_counts=np.zeros(count, np.int32),
-            samples=np.ones(count, bool),
-            wants_features=np.zeros(count, bool),
-            wants_log_probs=np.zeros(count, bool),
-            tokens=ints([token for tokens in unread for token in tokens]),
-            draft_ids=np.zeros((0, 1), np.int32),
-            draft_probs=np.zeros((0, 1), np.float32),
-            sampling=SamplingArrays(
-                temperature=np.array([answer.temperature for answer in answers], np.float32),
-                top_k=np.zeros(count, np.int32),
-                top_p=np.ones(count, np.float32),
-                min_p=np.zeros(count, np.float32),
-                repetition_penalty=np.ones(count, np.float32),
-            ),
-            uniforms=np.array([[answer.random.random(dtype=np.float32)] for answer in answers], np.float32),
-            released=ints([slot for slot in released if slot not in used]),
+    counts = np.array([len(tokens) for tokens in unread], np.int32)
+    recording = decoder.step(
+        RaggedBatch(
+            slots=np.array([answer.slot for answer in answers], np.int32),
+            positions=np.array([answer.committed for answer in answers], np.int32),
+            token_counts=counts,
+            tokens=np.array([token for tokens in unread for token in tokens], np.int32),
         )
     )
-    for answer, token in zip(answers, result.next_tokens.tolist(), strict=True):
+    temperatures = np.array([answer.temperature for answer in answers], np.float32)
+    uniforms = np.array([answer.random.random() for answer in answers])
+    next_tokens, log_z = sample(recording.logits, temperatures, uniforms)
+    first = begins(counts)
+    states = recording.states.clip(-FLOAT16_LIMIT, FLOAT16_LIMIT).astype(np.float16) if keep_states else None
+    for r, answer in enumerate(answers):
         answer.committed = len(answer.tokens)
-        answer.tokens.append(token)
+        answer.tokens.append(int(next_tokens[r]))
+        if states is not None:
+            answer.states.append(states[first[r] : first[r + 1]])
+            answer.log_z.append(float(log_z[r]))
+
+
+def sample(logits: Float32, temperatures: Float32, uniforms: npt.NDArray[np.float64]) -> tuple[Int32, Float32]:
+    """A token for every row of `logits` [R, V], by inverse CDF of `uniforms` [R], and log Σ exp(logits) [R].
+
+    Temperature 0 takes the largest.
+    """
+    largest = logits.max(-1, keepdims=True)
+    shifted = logits - largest
+    log_z = largest[:, 0] + np.log(np.exp(shifted).sum(-1))
+    tokens = logits.argmax(-1).astype(np.int32)
+    for r in np.flatnonzero(temperatures > 0):
+        passed = np.exp(shifted[r] / temperatures[r]).cumsum(dtype=np.float64)
+        tokens[r] = min(np.searchsorted(passed, uniforms[r] * passed[-1], side="right"), passed.size - 1)
+    return tokens, log_z.astype(np.float32)

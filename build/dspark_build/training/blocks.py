@@ -90,8 +90,7 @@ def make_batch(
     count = len(sequences)
     blocks = max(len(positions) for positions in anchors)
     context_rows = max(int(positions[-1]) for positions in anchors)
-    width = sequences[0].taps.shape[1]
-    taps = np.zeros((count, context_rows, width), np.float16)
+    taps = np.zeros((count, context_rows, sequences[0].tap_size), np.float16)
     context_tokens = np.zeros((count, context_rows + 1), np.int64)
     positions = np.zeros((count, blocks), np.int64)
     tokens = np.zeros((count, blocks, gamma + 1), np.int64)
@@ -101,7 +100,7 @@ def make_batch(
     for n, (sequence, own) in enumerate(zip(sequences, anchors, strict=True)):
         length, last = len(sequence.tokens), len(own)
         rows = min(length, context_rows)
-        taps[n, :rows] = sequence.taps[:rows]
+        taps[n, :rows] = sequence.context(rows)
         known = sequence.tokens[: context_rows + 1]
         context_tokens[n, : len(known)] = known
         positions[n] = np.pad(own, (0, blocks - last), mode="edge")

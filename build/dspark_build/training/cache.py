@@ -86,9 +86,7 @@ def cache_states(config: CacheConfig, progress: Progress = silent) -> CacheResul
         for rows in _fill(target, responses, states, config):
             done += rows
             progress("hidden states (tokens)", done, plan.rows)
-        for array in (states.taps, states.last, states.log_z):
-            array.flush()            # type: ignore[attr-defined]
-        seal_states(config.states, number, len(responses.tokens), source)
+        seal_states(config.states, number, states)
     return CacheResult(plan.rows, plan.bytes, time.monotonic() - began)
 
 

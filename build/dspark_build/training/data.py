@@ -24,9 +24,22 @@ class TrainingSequence:
     temperature: float
     prompt_length: int
     tokens: Int32                        # [n]
-    taps: npt.NDArray[np.float16]        # [n, m * d]
+    taps: npt.NDArray[np.float16]        # [n, taps cached, d]
     last: npt.NDArray[np.float16]        # [n, d]
     log_z: Float32                       # [n]
+    tap_places: tuple[int, ...]          # [m] which of the cached taps are the drafter's, in its order
+
+    @property
+    def tap_size(self) -> int:
+        """m * d."""
+        return len(self.tap_places) * self.taps.shape[2]
+
+    def context(self, rows: int) -> npt.NDArray[np.float16]:
+        """The drafter's taps of the first `rows` tokens [rows, m * d]."""
+        taken = self.taps[:rows]
+        if self.tap_places != tuple(range(taken.shape[1])):
+            taken = taken[:, list(self.tap_places)]
+        return taken.reshape(len(taken), self.tap_size)
 
     @property
     def anchors(self) -> int:
@@ -63,6 +76,7 @@ def load_data(responses: Path, states: Path, source: StateSource, held_out: floa
 def _read(responses: Path, states: Path, number: int, source: StateSource) -> list[TrainingSequence]:
     shard = read_responses(responses, number)
     cached = read_states(states, number, len(shard.tokens), source)
+    taps = cached.taps.reshape(len(shard.tokens), -1, source.hidden_size)
     sequences = []
     for index, (start, length) in enumerate(zip(shard.starts.tolist(), shard.lengths.tolist(), strict=True)):
         rows = slice(start, start + length)
@@ -72,9 +86,10 @@ def _read(responses: Path, states: Path, number: int, source: StateSource) -> li
             temperature=float(shard.temperatures[index]),
             prompt_length=int(shard.prompt_lengths[index]),
             tokens=shard.tokens[rows],
-            taps=cached.taps[rows],
+            taps=taps[rows],
             last=cached.last[rows],
             log_z=cached.log_z[rows],
+            tap_places=cached.source.places_of(source.tap_ids),
         )
         if sequence.anchors > 0:
             sequences.append(sequence)

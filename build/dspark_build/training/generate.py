@@ -1,4 +1,4 @@
-"""The generate stage: the target answers the training prompts itself, many at once, through the engine contract."""
+"""The generate stage: the target answers the training prompts itself, many at once; its states are kept if wanted."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from dspark.engines.contract import TargetEngine, TargetLimits
+from dspark.engines.contract import TargetLimits
 from dspark.errors import ConfigurationError
 from dspark.orchestrator.chat import Message
 from dspark.orchestrator.tokenizer import Tokenizer
 
 from dspark_build.progress import Progress, silent
 from dspark_build.training.answers import Answer, advance
-from dspark_build.training.prompts import Prompt, hash_of, interleave, read_prompts
+from dspark_build.training.prompts import Prompt, distinct, hash_of, interleave, read_prompts
+from dspark_build.training.recorder import Decoder
 from dspark_build.training.responses import Responses, read_responses, shard_numbers, write_responses
+from dspark_build.training.state_writer import StateWriter
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,11 @@ class GenerateConfig:
 
     prompts: tuple[Path, ...]        # files of JSON lines {"id", "domain", "turns"}
     output: Path                     # folder of response shards; prompts answered there are not asked again
+    limit: int = 0                   # prompts taken of each file; 0: all
     temperatures: tuple[float, ...] = (0.0, 1.0, 0.0, 0.7)   # dealt to prompts by the hash of their ids
     samples_per_prompt: int = 1
     max_prompt_tokens: int = 320     # longer prompts are left out
-    max_new_tokens: int = 200
+    max_new_tokens: int = 256
     batch: int = 64                  # sequences decoded together, as far as the engine's limits allow
     prefill_tokens: int = 512        # prompt tokens started in one step
     responses_per_shard: int = 64
@@ -60,10 +63,11 @@ class GenerateResult:
 
 @dataclass
 class _Shards:
-    """Writes finished responses, a shard at a time."""
+    """Writes finished responses, a shard at a time; states first, so that a response shard never lacks its own."""
 
     config: GenerateConfig
     number: int
+    states: StateWriter | None
     waiting: list[Answer] = field(default_factory=list)
 
     def add(self, answer: Answer) -> None:
@@ -75,6 +79,8 @@ class _Shards:
         if not self.waiting:
             return
         answers, self.waiting = self.waiting, []
+        if self.states is not None:
+            self.states.write(self.number, answers)
         write_responses(
             self.config.output,
             self.number,
@@ -92,23 +98,27 @@ class _Shards:
 
 
 def generate_responses(
-    config: GenerateConfig, engine: TargetEngine, tokenizer: Tokenizer, progress: Progress = silent
+    config: GenerateConfig,
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    progress: Progress = silent,
+    states: StateWriter | None = None,
 ) -> GenerateResult:
-    """Answer every prompt that has no response in `config.output` yet.
+    """Answer every prompt that has no response in `config.output` yet; `states` gets the target's states of each.
 
-    Which tokens a response has depends on the seed, the prompt and the engine alone, not on its neighbours or on
-    interruptions. An interruption loses at most the responses since the last full shard. Raises ConfigurationError for
-    a bad prompts file or a damaged shard.
+    Which tokens a response has depends on the seed, the prompt and the engine; not on interruptions, nor, but for near
+    ties, on its neighbours. An interruption loses at most the responses since the last full shard. Raises
+    ConfigurationError for a bad prompts file or a damaged shard, and when the disk fills up.
     """
     files = [read_prompts(path, skip_bad_lines=config.skip_bad_lines) for path in config.prompts]
+    prompts = distinct(interleave([file.prompts[: config.limit or None] for file in files]))
     done, tokens_before, number = _already_there(config.output)
-    limits = engine.limits
-    waiting = _questions(config, interleave([file.prompts for file in files]), done, tokenizer, limits)
-    questions = config.samples_per_prompt * sum(len(file.prompts) for file in files)
-    shards = _Shards(config, number)
+    limits = decoder.limits
+    waiting = _questions(config, prompts, done, tokenizer, limits)
+    questions = config.samples_per_prompt * len(prompts)
+    shards = _Shards(config, number, states)
     slots = _slots(config, limits)
     active: list[Answer] = []
-    released: list[int] = []
     began, made, finished = time.monotonic(), 0, 0
     try:
         while True:
@@ -117,20 +127,24 @@ def generate_responses(
                 active += _admit(waiting, slots, config.prefill_tokens)
             if not active:
                 break
-            advance(engine, active, released)
+            advance(decoder, active, states is not None)
             made += len(active)
             ended = [answer for answer in active if _is_complete(answer, config, tokenizer)]
             for answer in ended:
                 shards.add(answer)
             active = [answer for answer in active if answer not in ended]
-            released = [answer.slot for answer in ended]
-            slots += released
+            decoder.release(answer.slot for answer in ended)
+            slots += [answer.slot for answer in ended]
             finished += len(ended)
             if config.response_tokens:
                 progress("response tokens", tokens_before + made, config.response_tokens)
             else:
                 progress("responses", len(done) + finished, questions)
+    except OSError as error:
+        shards.waiting.clear()
+        raise ConfigurationError(f"{config.output}: {error}; full shards are kept, go on when there is room") from error
     finally:
+        decoder.release(answer.slot for answer in active)
         shards.flush()
     return GenerateResult(
         finished, made, time.monotonic() - began, tuple(line for file in files for line in file.skipped)

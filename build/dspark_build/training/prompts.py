@@ -102,3 +102,15 @@ def interleave(groups: Sequence[Iterable[Prompt]]) -> list[Prompt]:
             else:
                 mixed.append(prompt)
     return mixed
+
+
+def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """The prompts without those whose first turn or id was there before; white space and case are not looked at."""
+    seen: set[str] = set()
+    kept = []
+    for prompt in prompts:
+        marks = {"id/" + prompt.id, "turn/" + " ".join(prompt.turns[0].casefold().split())}
+        if not marks & seen:
+            kept.append(prompt)
+        seen |= marks
+    return kept

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,18 @@ FLOAT16_BYTES, FLOAT32_BYTES = 2, 4
 
 @dataclass(frozen=True)
 class StateSource:
-    """What the states were computed from; shards of different sources are not mixed."""
+    """What the states were computed from; shards of different targets are not mixed."""
 
     tap_ids: tuple[int, ...]
     hidden_size: int
     checkpoint: str                  # hash of the target's checkpoint
+
+    def places_of(self, tap_ids: Sequence[int]) -> tuple[int, ...]:
+        """Where `tap_ids` stand among the taps. Raises ConfigurationError naming the tap that is not there."""
+        for tap in tap_ids:
+            if tap not in self.tap_ids:
+                raise ConfigurationError(f"tap {tap} was not cached: the states hold the taps {list(self.tap_ids)}")
+        return tuple(self.tap_ids.index(tap) for tap in tap_ids)
 
     @property
     def bytes_per_row(self) -> int:
@@ -43,6 +51,7 @@ class States:
     taps: npt.NDArray[np.float16]    # [rows, m * d]
     last: npt.NDArray[np.float16]    # [rows, d]
     log_z: npt.NDArray[np.float32]   # [rows]
+    source: StateSource
 
 
 def array_path(folder: Path, name: str, number: int) -> Path:
@@ -56,23 +65,32 @@ def manifest_path(folder: Path, number: int) -> Path:
 def create_states(folder: Path, number: int, rows: int, source: StateSource) -> States:
     """Writable arrays on disk for one shard. Raises OSError when the disk is full."""
     folder.mkdir(parents=True, exist_ok=True)
+    manifest_path(folder, number).unlink(missing_ok=True)
 
     def create(name: str, dtype: type, *shape: int) -> npt.NDArray[Any]:
-        return np.lib.format.open_memmap(array_path(folder, name, number), mode="w+", dtype=dtype, shape=shape)
+        path = array_path(folder, name, number)
+        array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        with path.open("r+b") as file:           # a mapped page without a place on disk would kill the process
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return array
 
     return States(
         taps=create("taps", np.float16, rows, len(source.tap_ids) * source.hidden_size),
         last=create("last", np.float16, rows, source.hidden_size),
         log_z=create("log_z", np.float32, rows),
+        source=source,
     )
 
 
-def seal_states(folder: Path, number: int, rows: int, source: StateSource) -> None:
+def seal_states(folder: Path, number: int, states: States) -> None:
     """Declare the arrays of a shard complete, with their checksums."""
+    for array in (states.taps, states.last, states.log_z):
+        array.flush()                # type: ignore[attr-defined]
     checksums = {name: _checksum(array_path(folder, name, number)) for name in ARRAYS}
     path = manifest_path(folder, number)
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps({"rows": rows, "source": asdict(source), "crc32": checksums}) + "\n")
+    manifest = {"rows": len(states.log_z), "source": asdict(states.source), "crc32": checksums}
+    unfinished.write_text(json.dumps(manifest) + "\n")
     os.replace(unfinished, path)
 
 
@@ -81,22 +99,24 @@ def is_sealed(folder: Path, number: int) -> bool:
 
 
 def read_states(folder: Path, number: int, rows: int, source: StateSource) -> States:
-    """Map one shard for reading.
+    """Map one shard for reading; it may hold more taps than `source` asks for.
 
-    Raises ConfigurationError when it is missing, damaged, of other length than its response shard or computed from
-    another source.
+    Raises ConfigurationError when it is missing, damaged, of other length than its response shard, computed from
+    another target or without one of the taps.
     """
     path = manifest_path(folder, number)
     advice = f"delete {path} and run the cache stage again"
     try:
         manifest = json.loads(path.read_text("utf-8"))
         stored = StateSource(**(manifest["source"] | {"tap_ids": tuple(manifest["source"]["tap_ids"])}))
-        if stored != source:
+        if (stored.checkpoint, stored.hidden_size) != (source.checkpoint, source.hidden_size):
             raise ConfigurationError(f"state shard {path} was computed from {stored}, expected {source}; {advice}")
+        stored.places_of(source.tap_ids)
         for name in ARRAYS:
             if _checksum(array_path(folder, name, number)) != manifest["crc32"][name]:
                 raise ConfigurationError(f"state shard {array_path(folder, name, number)} is damaged; {advice}")
-        states = States(**{name: np.load(array_path(folder, name, number), mmap_mode="r") for name in ARRAYS})
+        arrays = {name: np.load(array_path(folder, name, number), mmap_mode="r") for name in ARRAYS}
+        states = States(**arrays, source=stored)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"state shard {path} cannot be read ({error}); {advice}") from error
     if not rows == manifest["rows"] == len(states.taps) == len(states.last) == len(states.log_z):

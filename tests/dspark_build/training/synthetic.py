@@ -46,9 +46,7 @@ def make_training_data(root: Path, sequences: int = 48, shards: int = 2) -> tupl
         states.last[:] = wished @ inverse.T
         logits = target.lm_head.weight.double().numpy() @ states.last.astype(np.float64).T
         states.log_z[:] = np.log(np.exp(logits).sum(0))
-        for array in (states.taps, states.last, states.log_z):
-            array.flush()
-        seal_states(root / "states", number, len(responses.tokens), source)
+        seal_states(root / "states", number, states)
     return checkpoint, root / "responses", root / "states"
 
 
@@ -77,7 +75,8 @@ def counting_sequence(length: int, prompt: int, first_token: int = 100) -> Train
     return TrainingSequence(
         id="x", domain="chat", temperature=0.0, prompt_length=prompt,
         tokens=(first_token + rows).astype(np.int32),
-        taps=np.repeat(rows[:, None], 4, 1).astype(np.float16),
+        taps=np.repeat(rows[:, None], 4, 1).astype(np.float16)[:, None],
         last=np.repeat(rows[:, None], 2, 1).astype(np.float16),
         log_z=rows.astype(np.float32),
+        tap_places=(0,),
     )  # fmt: skip

@@ -119,9 +119,9 @@ def test_a_corrupted_response_shard_is_named(tmp_path, damage):
         fit_drafter(config_of(data, tmp_path / "out"), new_drafter(data))
 
 
-def test_states_of_other_taps_are_refused(data, tmp_path):
-    drafter = initialise_drafter(data[0], target_layer_ids=[0], start_layers=[0], markov_rank=16, mask_token_id=3)
-    with pytest.raises(ConfigurationError, match="computed from"):
+def test_taps_that_were_not_cached_are_refused(data, tmp_path):
+    drafter = initialise_drafter(data[0], target_layer_ids=[-1, 0], start_layers=[0], markov_rank=16, mask_token_id=3)
+    with pytest.raises(ConfigurationError, match="tap -1 was not cached"):
         fit_drafter(config_of(data, tmp_path), drafter)
 
 

@@ -1,23 +1,42 @@
-"""The generate stage, with a whole-sequence torch engine behind the contract."""
+"""The generate stage, with a whole-sequence torch decoder, and with the recording engine that is used in earnest."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from dspark.engines.contract import TargetLimits, TargetResult, TargetStep
+from dspark.engines.contract import TargetLimits
+from dspark.engines.paged_runner import RaggedBatch
 from dspark.errors import ConfigurationError
 from dspark.orchestrator.tokenizer import Tokenizer
+from dspark_build.export.recording import build_recording_engine
 from dspark_build.models.target import Target
 from dspark_build.tiny import make_tiny_target
-from dspark_build.training import GenerateConfig, generate_responses
+from dspark_build.training import (
+    GenerateConfig,
+    Recorder,
+    SelfWrittenConfig,
+    StateWriter,
+    generate_responses,
+    write_prompts,
+)
+from dspark_build.training.answers import sample
+from dspark_build.training.cache import CacheConfig, cache_states
+from dspark_build.training.data import load_data
+from dspark_build.training.prompts import read_prompts
+from dspark_build.training.recorder import Recording
 from dspark_build.training.responses import Responses, read_responses, shard_numbers, shard_path
 
+TAPS = (-1, 1)
 
-class WholeSequenceEngine:
+
+class WholeSequenceDecoder:
     """Recomputes every sequence from its first token: slow, and the same whatever the batch."""
 
     def __init__(self, folder: Path) -> None:
@@ -27,45 +46,38 @@ class WholeSequenceEngine:
             max_draft_tokens=0, spare_tokens=1,
         )  # fmt: skip
         self.slots: dict[int, list[int]] = {}
-        self.steps = 0
 
     @torch.no_grad()
-    def step(self, step: TargetStep) -> TargetResult:
-        self.steps += 1
-        count, next_tokens, first = len(step.slots), [], 0
-        assert count <= self.limits.max_slots
-        for r, slot in enumerate(step.slots.tolist()):
+    def step(self, batch: RaggedBatch) -> Recording:
+        assert len(batch.slots) <= self.limits.max_slots
+        logits, states, first = [], [], 0
+        for r, slot in enumerate(batch.slots.tolist()):
             own = self.slots.setdefault(slot, [])
-            del own[step.positions[r] :]
-            assert len(own) == step.positions[r]
-            own += step.tokens[first : first + step.token_counts[r]].tolist()
-            first += step.token_counts[r]
-            logits = self.target(torch.tensor([own]))[0, -1].double()
-            if step.sampling.temperature[r] == 0:
-                next_tokens.append(int(logits.argmax()))
-            else:
-                chances = torch.softmax(logits / float(step.sampling.temperature[r]), -1).cumsum(-1)
-                next_tokens.append(int((chances <= float(step.uniforms[r, 0])).sum().clamp(max=319)))
-        return TargetResult(
-            np.zeros(count, np.int32), np.array(next_tokens, np.int32), np.zeros(count, np.int32),
-            np.zeros((0, 64), np.float32), np.full((count, 1), np.nan, np.float32),
-        )  # fmt: skip
+            assert len(own) == batch.positions[r]
+            own += batch.tokens[first : first + batch.token_counts[r]].tolist()
+            first += batch.token_counts[r]
+            output = self.target.forward_dense(torch.tensor([own]))
+            logits.append(self.target.lm_head(output.last_hidden)[0, -1])
+            taps = output.tapped((*TAPS, self.target.config.layers - 1))[0]
+            states.append(taps[batch.positions[r] :])
+        return Recording(torch.stack(logits).numpy(), torch.cat(states).numpy())
 
-    def close(self) -> None:
-        self.slots.clear()
+    def release(self, slots) -> None:
+        for slot in slots:
+            del self.slots[slot]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> tuple[WholeSequenceEngine, Tokenizer]:
+def model(tmp_path_factory) -> tuple[WholeSequenceDecoder, Tokenizer]:
     folder = make_tiny_target(tmp_path_factory.mktemp("target"))
-    return WholeSequenceEngine(folder), Tokenizer(folder)
+    return WholeSequenceDecoder(folder), Tokenizer(folder)
 
 
 @pytest.fixture
 def prompts(tmp_path) -> tuple[Path, Path]:
     paths = (tmp_path / "code.jsonl", tmp_path / "chat.jsonl")
-    for path, count in zip(paths, (7, 3), strict=True):
-        lines = [{"id": f"{path.stem}/{i}", "domain": path.stem, "turns": ["say " + "x" * i]} for i in range(count)]
+    for path, count, verb in zip(paths, (7, 3), ("say ", "ask "), strict=True):
+        lines = [{"id": f"{path.stem}/{i}", "domain": path.stem, "turns": [verb + "x" * i]} for i in range(count)]
         path.write_text("\n".join(map(json.dumps, lines)))
     return paths
 
@@ -195,3 +207,119 @@ def test_a_damaged_shard_stops_the_stage_by_name(model, prompts, tmp_path):
 def test_settings_out_of_range_are_named(model, prompts, tmp_path, change, named):
     with pytest.raises(ConfigurationError, match=named):
         generate_responses(config_of(prompts, tmp_path / "out", **change), *model)
+
+
+def test_doubled_prompts_are_asked_once(model, prompts, tmp_path):
+    engine, tokenizer = model
+    prompts[1].write_text(json.dumps({"id": "other", "domain": "chat", "turns": ["Say  XXX"]}))
+    generate_responses(config_of(prompts, tmp_path / "out"), engine, tokenizer)
+    assert len(answers(tmp_path / "out")) == 7
+
+
+def test_a_sample_follows_the_softmax_and_log_z_is_its_denominator():
+    logits = np.log(np.array([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.1, 0.2, 0.7]], np.float32)) + 3
+    tokens, log_z = sample(logits, np.array([1.0, 1.0, 0.0], np.float32), np.array([0.49, 0.81, 0.0]))
+    assert tokens.tolist() == [0, 2, 2]
+    np.testing.assert_allclose(log_z, 3, rtol=1e-6)
+    uniforms = (np.arange(1000) + 0.5) / 1000
+    drawn, _ = sample(np.tile(logits[:1], (1000, 1)), np.full(1000, 0.5, np.float32), uniforms)
+    squared = np.array([0.25, 0.09, 0.04])
+    np.testing.assert_allclose(np.bincount(drawn) / 1000, squared / squared.sum(), atol=2e-3)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory) -> tuple[Path, Recorder, Tokenizer]:
+    root = tmp_path_factory.mktemp("recording")
+    target = make_tiny_target(root / "target")
+    build_recording_engine(target, TAPS, "fp32", root / "engine", slots=4, tokens_per_slot=64)
+    return target, Recorder(root / "engine", threads=1), Tokenizer(target)
+
+
+def test_recorded_states_are_those_that_the_cache_stage_computes(recording, prompts, tmp_path):
+    target, recorder, tokenizer = recording
+    writer = StateWriter.for_target(target, TAPS, tmp_path / "states")
+    config = config_of(prompts, tmp_path / "out", max_prompt_tokens=50)
+    generate_responses(config, recorder, tokenizer, states=writer)
+    cached = CacheConfig(target, tmp_path / "out", tmp_path / "cached", TAPS)
+    cache_states(cached)
+    recorded = load_data(tmp_path / "out", tmp_path / "states", writer.source, 0.0).train
+    expected = load_data(tmp_path / "out", tmp_path / "cached", writer.source, 0.0).train
+    assert len(recorded) == len(expected) > 4
+    for ours, theirs in zip(recorded, expected, strict=True):
+        read = len(ours.tokens) - 1                                  # the last token is never read
+        np.testing.assert_allclose(ours.taps[:read], theirs.taps[:read], atol=2e-3, rtol=2e-3)
+        np.testing.assert_allclose(ours.last[:read], theirs.last[:read], atol=5e-3, rtol=5e-3)
+        np.testing.assert_allclose(ours.log_z, theirs.log_z, atol=1e-3)
+
+
+def test_a_drafter_may_use_fewer_taps_than_were_recorded_but_no_others(recording, prompts, tmp_path):
+    target, recorder, tokenizer = recording
+    writer = StateWriter.for_target(target, TAPS, tmp_path / "states")
+    config = config_of(prompts, tmp_path / "out", max_prompt_tokens=50)
+    generate_responses(config, recorder, tokenizer, states=writer)
+    whole = load_data(tmp_path / "out", tmp_path / "states", writer.source, 0.0).train[0]
+    one = load_data(tmp_path / "out", tmp_path / "states", replace(writer.source, tap_ids=(1,)), 0.0).train[0]
+    np.testing.assert_array_equal(one.context(7), whole.context(7)[:, -whole.taps.shape[2] :])
+    with pytest.raises(ConfigurationError, match="tap 0 was not cached"):
+        load_data(tmp_path / "out", tmp_path / "states", replace(writer.source, tap_ids=(0, 1)), 0.0)
+
+
+def test_a_full_disk_stops_generation_and_keeps_what_is_whole(recording, prompts, tmp_path, monkeypatch):
+    target, recorder, tokenizer = recording
+    writer = StateWriter.for_target(target, TAPS, tmp_path / "states")
+    config = config_of(prompts, tmp_path / "out", max_prompt_tokens=50)
+
+    def full(file: int, offset: int, length: int) -> None:
+        if len(shard_numbers(tmp_path / "out")) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(ConfigurationError, match="No space left"):
+            generate_responses(config, recorder, tokenizer, states=writer)
+    assert len(answers(tmp_path / "out")) == 3
+    generate_responses(config, recorder, tokenizer, states=writer)
+    assert len(answers(tmp_path / "out")) == 10
+    assert len(load_data(tmp_path / "out", tmp_path / "states", writer.source, 0.0).train) > 4
+
+
+def test_the_room_that_states_take_is_asked_for_before(recording, tmp_path):
+    writer = StateWriter.for_target(recording[0], TAPS, tmp_path / "states")
+    writer.check_room(1000)
+    with pytest.raises(ConfigurationError, match="GB free"):
+        writer.check_room(10**15)
+
+
+class Terse:
+    """A decoder whose messages end soon: the tiny model by itself hardly ever stops."""
+
+    def __init__(self, decoder: WholeSequenceDecoder, stop: int) -> None:
+        self.decoder, self.stop, self.limits = decoder, stop, decoder.limits
+        self.release = decoder.release
+
+    def step(self, batch: RaggedBatch) -> Recording:
+        recording = self.decoder.step(batch)
+        logits = recording.logits.copy()
+        logits[:, self.stop] = np.log(np.exp(logits.astype(np.float64)).sum(-1) / 9)
+        return Recording(logits, recording.states)
+
+
+def test_the_target_writes_user_messages_that_can_be_asked(model, tmp_path):
+    engine, tokenizer = model
+    terse = Terse(engine, min(tokenizer.stop_tokens))
+    config = SelfWrittenConfig(
+        tmp_path / "own.jsonl", count=12, domain="code", openings=("Write ", "Tell me "), max_tokens=30, seed=1
+    )
+    written = write_prompts(config, terse, tokenizer)
+    assert written and not engine.slots
+    assert read_prompts(config.output).prompts == tuple(written)
+    assert {prompt.domain for prompt in written} == {"code"}
+    assert all(prompt.turns[0].startswith(("Write", "Tell me")) for prompt in written)
+    again = write_prompts(replace(config, output=tmp_path / "again.jsonl", batch=1), terse, tokenizer)
+    assert again == written
+
+
+def test_messages_that_never_end_are_no_prompts(model, tmp_path):
+    with pytest.raises(ConfigurationError, match="none of 2 messages ended within 1 tokens"):
+        write_prompts(SelfWrittenConfig(tmp_path / "own.jsonl", count=2, max_tokens=1, seed=3), *model)
+    assert not (tmp_path / "own.jsonl").exists()
