@@ -5,10 +5,8 @@ The one module of the client that imports torch, by way of dspark_build.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
-import nncf
 from dspark.engines.contract import EngineFolder
 from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import BuildFacts, TargetRecord, read_record
@@ -51,7 +49,6 @@ def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: 
     if _built_from(folder) == (facts, facts) and folder.tokenizer.is_dir():
         console.print(f"{folder.root} is built already", markup=False)
         return folder.root
-    nncf.set_log_level(logging.WARNING)                # it reports the same table for every graph
     with progress_bars() as progress, new_folder(folder.root) as partial:
         parts = EngineFolder(partial)
         progress(f"building {engine} target", 0, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Protocol
 
 import openvino as ov
@@ -130,6 +131,7 @@ def compress(model: ov.Model, precision: str) -> ov.Model:
         return model
     import nncf
 
+    nncf.set_log_level(logging.WARNING)      # it reports the same table for every graph
     return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
 
 
