@@ -49,7 +49,8 @@ def test_states_are_the_targets_own(config):
         with torch.no_grad():
             output = target.forward_dense(torch.from_numpy(sequence.tokens).long()[None])
             logits = target.lm_head(output.last_hidden)[0]
-        np.testing.assert_allclose(sequence.context(len(sequence.tokens)), output.tapped(config.tap_ids)[0], atol=1e-2, rtol=1e-3)
+        taps = output.tapped(config.tap_ids)[0]
+        np.testing.assert_allclose(sequence.context(len(sequence.tokens)), taps, atol=1e-2, rtol=1e-3)
         np.testing.assert_allclose(sequence.last, output.last_hidden[0], atol=1e-2, rtol=1e-3)
         predicting = slice(sequence.prompt_length - 1, len(sequence.tokens) - 1)
         np.testing.assert_allclose(sequence.log_z[predicting], logits.logsumexp(-1)[predicting], rtol=1e-5)
