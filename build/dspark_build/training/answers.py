@@ -13,8 +13,7 @@ from dspark.engines.rows import begins
 
 from dspark_build.training.prompts import Prompt
 from dspark_build.training.recorder import Decoder
-
-FLOAT16_LIMIT = 65504.0
+from dspark_build.training.states import FLOAT16_LIMIT
 
 Float16 = npt.NDArray[np.float16]
 

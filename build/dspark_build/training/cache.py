@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +16,18 @@ from dspark_build.models.config import ModelConfig
 from dspark_build.models.target import Target
 from dspark_build.progress import Progress, silent
 from dspark_build.training.responses import Responses, read_responses, shard_numbers
-from dspark_build.training.states import States, StateSource, create_states, is_sealed, seal_states
+from dspark_build.training.states import (
+    FLOAT16_LIMIT,
+    States,
+    StateSource,
+    check_room,
+    create_states,
+    free_bytes,
+    is_sealed,
+    seal_states,
+)
 
 LOGIT_ROWS = 512                     # rows whose logits over V are held at once
-FLOAT16_LIMIT = 65504.0
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,7 @@ def plan_cache(config: CacheConfig) -> CachePlan:
         raise ConfigurationError(f"{config.responses} holds no response shard: run the generate stage first")
     missing = tuple(number for number in numbers if not is_sealed(config.states, number))
     rows = sum(len(read_responses(config.responses, number).tokens) for number in missing)
-    config.states.mkdir(parents=True, exist_ok=True)
-    return CachePlan(missing, rows, rows * source.bytes_per_row, shutil.disk_usage(config.states).free)
+    return CachePlan(missing, rows, rows * source.bytes_per_row, free_bytes(config.states))
 
 
 def cache_states(config: CacheConfig, progress: Progress = silent) -> CacheResult:
@@ -71,12 +77,8 @@ def cache_states(config: CacheConfig, progress: Progress = silent) -> CacheResul
     Raises ConfigurationError when the disk has no room for all of them, before it starts.
     """
     plan = plan_cache(config)
-    if plan.bytes > plan.free_bytes:
-        raise ConfigurationError(
-            f"the states of {plan.rows} tokens take {plan.bytes / 1e9:.1f} GB, but {config.states} has "
-            f"{plan.free_bytes / 1e9:.1f} GB free; free some, or generate fewer responses"
-        )
     source = state_source(config)
+    check_room(config.states, plan.rows, source)
     torch.set_num_threads(config.threads)
     target = Target.load(config.target).to(config.device)
     began, done = time.monotonic(), 0

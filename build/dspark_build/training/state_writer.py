@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from dspark_build.checkpoints.form import checkpoint_hash
 from dspark_build.models.config import ModelConfig
 from dspark_build.models.weights import read_tensors
 from dspark_build.training.answers import Answer, Float16
-from dspark_build.training.states import StateSource, create_states, seal_states
+from dspark_build.training.states import StateSource, check_room, create_states, seal_states
 
 FINAL_NORM = "norm.weight"
 
@@ -42,15 +41,7 @@ class StateWriter:
 
     def check_room(self, rows: int) -> None:
         """Raises ConfigurationError when the disk cannot hold the states of so many tokens."""
-        needed = rows * self.source.bytes_per_row
-        self.folder.mkdir(parents=True, exist_ok=True)
-        disk = os.statvfs(self.folder)
-        free = disk.f_bavail * disk.f_frsize
-        if needed > free:
-            raise ConfigurationError(
-                f"the states of {rows} tokens take {needed / 1e9:.1f} GB, but {self.folder} has {free / 1e9:.1f} GB "
-                "free; free some, generate fewer tokens or tap fewer layers"
-            )
+        check_room(self.folder, rows, self.source)
 
     def write(self, number: int, answers: Sequence[Answer]) -> None:
         """The states of one response shard. Raises OSError when the disk is full; the shard then is not there."""

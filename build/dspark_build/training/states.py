@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ from dspark.errors import ConfigurationError
 
 ARRAYS = ("taps", "last", "log_z")
 FLOAT16_BYTES, FLOAT32_BYTES = 2, 4
+FLOAT16_LIMIT = 65504.0              # states beyond it are cut
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,22 @@ def array_path(folder: Path, name: str, number: int) -> Path:
 
 def manifest_path(folder: Path, number: int) -> Path:
     return folder / f"states-{number:05d}.json"
+
+
+def free_bytes(folder: Path) -> int:
+    """What the disk under `folder`, which is made, has left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return shutil.disk_usage(folder).free
+
+
+def check_room(folder: Path, rows: int, source: StateSource) -> None:
+    """Raises ConfigurationError when the disk cannot hold the states of so many tokens."""
+    needed, free = rows * source.bytes_per_row, free_bytes(folder)
+    if needed > free:
+        raise ConfigurationError(
+            f"the states of {rows} tokens take {needed / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB free; "
+            "free some, generate fewer responses or tap fewer layers"
+        )
 
 
 def create_states(folder: Path, number: int, rows: int, source: StateSource) -> States:
