@@ -22,7 +22,7 @@ DATATYPES = {
     "text_input": TEXT, "input_ids": INT, "messages": TEXT, "max_tokens": INT, "temperature": FLOAT, "top_k": INT,
     "top_p": FLOAT, "min_p": FLOAT, "repetition_penalty": FLOAT, "seed": SEED, "stop_words": TEXT,
     "stop_token_ids": INT, "ignore_eos": FLAG, "exclude_input_in_output": FLAG, "return_log_probs": FLAG,
-    "max_draft_tokens": INT, "sampling_parameters": TEXT, "stream": FLAG,
+    "max_draft_tokens": INT, "min_draft_tokens": INT, "policy": TEXT, "sampling_parameters": TEXT, "stream": FLAG,
 }
 TRITONS_OWN_ERRORS = {           # texts without a code: a dead model process, inputs that config.pbtxt excludes
     "Stub process": "UNAVAILABLE", "inference input": "INVALID_ARGUMENT", "unexpected shape": "INVALID_ARGUMENT",
@@ -60,6 +60,8 @@ class Generation:
     exclude_input_in_output: bool | None = None
     return_log_probs: bool | None = None
     max_draft_tokens: int | None = None
+    min_draft_tokens: int | None = None
+    policy: str | None = None                         # for servers with switchable policies
     sampling_parameters: str | None = None
     stream: bool = True
 

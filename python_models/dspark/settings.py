@@ -11,6 +11,7 @@ from pathlib import Path
 from dspark.errors import ConfigurationError
 
 SETTINGS_VARIABLE = "DSPARK_SETTINGS"
+KINDS = {"str": str, "int": int, "bool": bool}
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,15 @@ class ServingSettings:
     """Settings of one server. Raises ConfigurationError (in `read`) for an unknown name or a wrong type."""
 
     engine_folder: str               # holds target/, drafter/, tokenizer/
-    policy: str = "threshold:0.6"    # none | full | fixed:N | threshold:C
+    policy: str = "adaptive+lookup"  # none | full | fixed:N | threshold:C | adaptive[:RULE], each also with +lookup
     max_queue: int = 64              # requests waiting for a slot, beyond which UNAVAILABLE
     max_slots: int = 32              # sequences decoded together (at most the engine's own)
     prefill_chunk: int = 128         # prompt tokens in one step, all sequences together
     default_max_tokens: int = 256
     threads: int = 0                 # CPU threads of the target's engine; 0: all cores
+    allow_unprofiled: bool = False   # serve an adaptive policy without a curve.json: everything is verified then
+    online_costs: bool = True        # correct the profile by what served steps take
+    switchable_policies: bool = False    # requests may change the policy while no other is served: for benchmarks
 
     @staticmethod
     def read(path: str | Path | None = None) -> ServingSettings:
@@ -41,8 +45,8 @@ class ServingSettings:
             known = ", ".join(fields)
             raise ConfigurationError(f"settings file {name}: unknown setting {unknown[0]!r}; known: {known}")
         for key, value in values.items():
-            expected = str if fields[key].type == "str" else int
-            if not isinstance(value, expected) or isinstance(value, bool):
+            expected = KINDS[str(fields[key].type)]
+            if type(value) is not expected:
                 raise ConfigurationError(f"settings file {name}: {key} must be {expected.__name__}, not {value!r}")
         if "engine_folder" not in values:
             raise ConfigurationError(f"settings file {name}: engine_folder is missing")

@@ -19,9 +19,9 @@ MIN_MATCH, MAX_MATCH = 3, 8          # shorter matches are mostly chance; longer
 
 @dataclass(frozen=True)
 class LookupDraft:
-    """Up to gamma tokens, and how many tokens before them matched; both empty or 0 where nothing did."""
+    """gamma tokens, and how many tokens before them matched; none and 0 where nothing did."""
 
-    tokens: Int32                    # [<= gamma]
+    tokens: Int32                    # [gamma] or [0]
     match_length: int
 
 
@@ -52,10 +52,11 @@ class PromptLookup:
     def draft(self, gamma: int) -> LookupDraft:
         """The `gamma` tokens that followed the longest suffix, min_match to max_match long, that occurred before.
 
-        Of its earlier occurrences the most recent counts. The draft ends where the sequence does.
+        Of its earlier occurrences the most recent counts. Where the sequence ends before the draft does, the draft
+        goes on with its own tokens: a loop shorter than gamma is drafted round and round.
         """
         end = len(self._tokens)
         for length in self._lengths:
             if length <= end and (place := self._place_after.get(tuple(self._tokens[end - length :]))) is not None:
-                return LookupDraft(np.array(self._tokens[place : place + gamma], np.int32), length)
+                return LookupDraft(np.resize(np.array(self._tokens[place : place + gamma], np.int32), gamma), length)
         return LookupDraft(np.zeros(0, np.int32), 0)

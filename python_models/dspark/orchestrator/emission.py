@@ -17,10 +17,16 @@ def commit(turn: Turn, r: int, result: TargetResult) -> None:
     turn.sequence.commit(len(turn.tokens) - turn.draft_count + int(result.accepted[r]), features)
 
 
-def emit_tokens(turn: Turn, r: int, result: TargetResult, report: RoundReport) -> FinishReason | None:
-    """Send the accepted drafts and the token after them, up to where the sequence ends; why it ends, if it does."""
-    sequence, accepted, next_token = turn.sequence, int(result.accepted[r]), int(result.next_tokens[r])
-    tokens = [*turn.drafts[:accepted].tolist(), next_token]
+def output_tokens(turn: Turn, r: int, result: TargetResult) -> list[int]:
+    """The accepted drafts of row r and the token after them."""
+    return [*turn.drafts[: int(result.accepted[r])].tolist(), int(result.next_tokens[r])]
+
+
+def emit_tokens(
+    turn: Turn, r: int, result: TargetResult, tokens: list[int], report: RoundReport,
+) -> FinishReason | None:
+    """Send the output `tokens` of row r, up to where the sequence ends; why it ends, if it does."""
+    sequence, accepted = turn.sequence, int(result.accepted[r])
     origins = sequence.origins(turn.draft_count, accepted)
     log_probs = result.log_probs[r, : len(tokens)].tolist()
     reason: FinishReason | None = None
@@ -31,7 +37,7 @@ def emit_tokens(turn: Turn, r: int, result: TargetResult, report: RoundReport) -
         if reason is not None:
             break
     _count(turn, accepted, emitted, report)
-    sequence.anchor = next_token
+    sequence.anchor = tokens[-1]
     sequence.output_tokens += emitted
     if reason is not None:
         sequence.sink.finish(sequence.outlet.take(reason, sequence.report()))

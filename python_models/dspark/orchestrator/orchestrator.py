@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from dspark.errors import EngineError, OverloadedError
+from dspark.errors import ConfigurationError, EngineError, InvalidRequestError, OverloadedError
 from dspark.orchestrator.admission import Admission, Capacity
 from dspark.orchestrator.output import Outlet, Sink
 from dspark.orchestrator.request import GenerationRequest
@@ -15,7 +15,7 @@ from dspark.orchestrator.round_loop import Engines, RoundLoop
 from dspark.orchestrator.sequence import PendingContext, Sequence
 from dspark.orchestrator.statistics import RoundReport, SequenceStatistics
 from dspark.orchestrator.tokenizer import Tokenizer
-from dspark.scheduling import Calibration, Scheduler
+from dspark.scheduling import Calibration, ObservingCosts, Policy
 from dspark.settings import ServingSettings
 
 log = logging.getLogger("dspark")
@@ -30,18 +30,22 @@ class Orchestrator:
     """Continuous batching of speculative decoding. `start` it, `submit` to it, `close` it.
 
     `observer` is called on the loop's thread after every round; what it raises is logged and costs nobody anything.
+    `policies` makes a policy of its name; where it is given, a request may change the policy while no other is served.
     """
 
     def __init__(
-        self, engines: Engines, tokenizer: Tokenizer, scheduler: Scheduler, settings: ServingSettings,
-        calibration: Calibration | None = None, observer: Observer = _nobody,
+        self, engines: Engines, tokenizer: Tokenizer, policy: Policy, settings: ServingSettings,
+        calibration: Calibration | None = None, observer: Observer = _nobody, costs: ObservingCosts | None = None,
+        policies: Callable[[str], Policy] | None = None,
     ) -> None:
         self._engines = engines
         self._tokenizer = tokenizer
-        self._observer = observer
+        self.observer = observer
         slots = min(settings.max_slots, engines.target_limits.max_slots, engines.drafter_limits.max_slots)
         self._admission = Admission(Capacity.of(engines.target_limits, slots, settings.max_queue))
-        self.loop = RoundLoop(engines, scheduler, self._admission, settings.prefill_chunk, calibration)
+        self.loop = RoundLoop(engines, policy, self._admission, settings.prefill_chunk, calibration, costs)
+        self._policies = policies
+        self._policy_name = settings.policy
         self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="dspark-rounds", daemon=True)
@@ -64,8 +68,22 @@ class Orchestrator:
         with self._wake:
             if self._closed:
                 raise OverloadedError("the server is shutting down")
+            if request.policy not in (None, self._policy_name):
+                self._change_policy(str(request.policy))
             self._admission.offer(sequence)
             self._wake.notify()
+
+    def _change_policy(self, name: str) -> None:
+        """Raises InvalidRequestError where that is not allowed or no such policy, OverloadedError while others run."""
+        if self._policies is None:
+            raise InvalidRequestError("policy: this server keeps its policy; start it with --switchable-policies")
+        try:
+            policy = self._policies(name)
+        except ConfigurationError as error:
+            raise InvalidRequestError(str(error)) from error
+        if self._admission.waiting or self._admission.kv_blocks_used:
+            raise OverloadedError(f"the policy changes to {name!r} only while no other request is served")
+        self.loop.policy, self._policy_name = policy, name
 
     def close(self) -> None:
         """Finish the round in progress, then fail whatever is still waiting or running. Does so once."""
@@ -84,7 +102,7 @@ class Orchestrator:
                 self.loop.fail_all(EngineError(f"internal error: {error!r}"))
                 continue
             try:
-                self._observer(report)
+                self.observer(report)
             except Exception:
                 log.exception("the observer of rounds failed")
         self.loop.fail_all(OverloadedError("the server is shutting down"))

@@ -33,6 +33,8 @@ class RequestTensors:
     stop_token_ids: Array | None = None
     ignore_eos: Array | None = None
     max_draft_tokens: Array | None = None
+    min_draft_tokens: Array | None = None
+    policy: Array | None = None
     sampling_parameters: Array | None = None
     parameters: str = "{}"
 
@@ -55,10 +57,12 @@ class Parameters:
     stop_token_ids: tuple[int, ...] | None = None
     ignore_eos: bool | None = None
     max_draft_tokens: int | None = None
+    min_draft_tokens: int | None = None
+    policy: str | None = None
 
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
-    "int": kinds.integer, "float": kinds.number, "bool": kinds.flag,
+    "str": kinds.text, "int": kinds.integer, "float": kinds.number, "bool": kinds.flag,
     "tuple[str, ...]": kinds.texts, "tuple[int, ...]": kinds.integers,
 }
 _KINDS = {field.name: str(field.type).removesuffix(" | None") for field in fields(Parameters)}

@@ -35,6 +35,8 @@ class GenerationRequest:
     return_log_probs: bool = False
     echo: str = ""                   # the prompt's text, where the output is to begin with it
     max_draft_tokens: int | None = None
+    min_draft_tokens: int = 0        # verified of every draft, whatever the policy says
+    policy: str | None = None        # the server changes to this policy first; for benchmarks
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ def parse_request(raw: RequestTensors, rules: RequestRules) -> GenerationRequest
         return_log_probs=bool(given.return_log_probs),
         echo=text if given.exclude_input_in_output is False else "",
         max_draft_tokens=_max_draft_tokens(given.max_draft_tokens),
+        min_draft_tokens=_min_draft_tokens(given.min_draft_tokens or 0, given.max_draft_tokens),
+        policy=given.policy,
     )
 
 
@@ -157,4 +161,12 @@ def _token_ids(name: str, tokens: tuple[int, ...] | list[int], vocabulary: int) 
 def _max_draft_tokens(wanted: int | None) -> int | None:
     if wanted is not None and wanted < 0:
         raise InvalidRequestError(f"max_draft_tokens is {wanted}; 0 (no speculation) or more is expected")
+    return wanted
+
+
+def _min_draft_tokens(wanted: int, most: int | None) -> int:
+    if wanted < 0:
+        raise InvalidRequestError(f"min_draft_tokens is {wanted}; 0 or more is expected")
+    if most is not None and wanted > most:
+        raise InvalidRequestError(f"min_draft_tokens {wanted} is more than max_draft_tokens {most}")
     return wanted

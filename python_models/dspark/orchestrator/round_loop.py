@@ -21,14 +21,21 @@ from dspark.errors import CancelledRequestError, DSparkError, EngineError
 from dspark.orchestrator import sequence as life
 from dspark.orchestrator import steps
 from dspark.orchestrator.admission import Admission
-from dspark.orchestrator.emission import commit, emit_tokens
+from dspark.orchestrator.emission import commit, emit_tokens, output_tokens
+from dspark.orchestrator.proposals import (
+    NO_LOOKUP,
+    Proposals,
+    block_confidence,
+    draft_lengths,
+    learn,
+    scheduling_batch,
+)
 from dspark.orchestrator.sequence import Phase
 from dspark.orchestrator.statistics import RoundReport
 from dspark.orchestrator.steps import Draft, Turn
-from dspark.scheduling import Calibration, Scheduler, survival
+from dspark.scheduling import AcceptanceMemory, Calibration, ObservingCosts, Policy
 
 log = logging.getLogger("dspark")
-Drafts = dict[life.Sequence, Draft]
 
 
 @dataclass(frozen=True)
@@ -54,16 +61,18 @@ class RoundLoop:
     """
 
     def __init__(
-        self, engines: Engines, scheduler: Scheduler, admission: Admission, prefill_chunk: int,
-        calibration: Calibration | None = None,
+        self, engines: Engines, policy: Policy, admission: Admission, prefill_chunk: int,
+        calibration: Calibration | None = None, costs: ObservingCosts | None = None,
     ) -> None:
         self._engines = engines
-        self._scheduler = scheduler
         self._admission = admission
         self._prefill_chunk = prefill_chunk
         self._temperatures = None if calibration is None else calibration.temperatures
+        self._costs = costs
+        self._memory = AcceptanceMemory(engines.block_size)
         self._released: set[int] = set()      # slots that the target has not been told of yet
         self._report = RoundReport(engines.block_size)
+        self.policy = policy
         self.active: list[life.Sequence] = []
 
     def round(self) -> RoundReport:
@@ -71,10 +80,10 @@ class RoundLoop:
         self._report = RoundReport(self._engines.block_size)
         started = time.perf_counter()
         self.admit()
-        drafts = self.draft()
-        turns = self.schedule(drafts)
+        proposals = self.draft()
+        turns = self.schedule(proposals)
         result = self.verify(turns)
-        self.emit(turns, result)
+        self.emit(turns, result, proposals)
         return self._complete_report(turns, time.perf_counter() - started)
 
     def admit(self) -> None:
@@ -87,30 +96,23 @@ class RoundLoop:
             sequence.statistics.admitted = time.perf_counter()
             self.active.append(sequence)
 
-    def draft(self) -> Drafts:
-        """A block for every decoding sequence that can use one."""
-        drafting = [
-            sequence for sequence in self.active
-            if self._scheduler.drafts and sequence.phase is Phase.DECODING and sequence.draft_limit > 0
-        ]
-        if not drafting:
-            return {}
-        started = time.perf_counter()
-        try:
-            result = self._engines.drafter(steps.drafter_step(drafting, self._engines.drafter_limits))
-        except Exception as error:
-            self._fail(drafting, _engine_error("drafter", error))
-            return {}
-        finally:
-            self._report.draft_seconds = time.perf_counter() - started
-        for sequence in drafting:
-            sequence.statistics.drafted += self._engines.block_size
-            self._report.drafted += self._engines.block_size
-        return {sequence: Draft.row(result, r) for r, sequence in enumerate(drafting)}
+    def draft(self) -> Proposals | None:
+        """A draft for every decoding sequence that the policy wants one for, from the source it chose."""
+        decoding = [sequence for sequence in self.active if sequence.phase is Phase.DECODING]
+        if not decoding:
+            return None
+        lookups = {sequence: sequence.lookup_draft() for sequence in decoding if self.policy.uses_lookup}
+        batch = scheduling_batch(decoding, lookups, self._memory, self._prefills())
+        plan = self.policy.plan(batch)
+        drafts = self._draft_blocks([decoding[r] for r in np.flatnonzero(plan.drafter)])
+        for r in np.flatnonzero(plan.lookup):
+            found = lookups[decoding[r]].tokens
+            drafts[decoding[r]] = Draft.of_lookup(found, self._engines.drafter_limits.candidates, batch.lookup[r])
+        return Proposals(decoding, batch, plan, lookups, drafts)
 
-    def schedule(self, drafts: Drafts) -> list[Turn]:
+    def schedule(self, proposals: Proposals | None) -> list[Turn]:
         """What every sequence reads in this round's target step: drafts by the policy, prompts by arrival."""
-        return [*self._verifications(drafts), *self._prefills()]
+        return [*self._verifications(proposals), *self._prefills()]
 
     def verify(self, turns: Sequence[Turn]) -> TargetResult | None:
         """The target's one step; None when there is nothing to do, or when it failed and its sequences with it."""
@@ -126,16 +128,26 @@ class RoundLoop:
         finally:
             self._report.verify_seconds = time.perf_counter() - started
         self._released.clear()
+        if self._costs is not None:
+            context = float(step.positions.mean())
+            self._costs.observe_target(len(turns), len(step.tokens), context, self._report.verify_seconds)
         return result
 
-    def emit(self, turns: Sequence[Turn], result: TargetResult | None) -> None:
-        """Commit what was accepted and pass it on: text, reasons to end, statistics."""
+    def emit(self, turns: Sequence[Turn], result: TargetResult | None, proposals: Proposals | None) -> None:
+        """Commit what was accepted and pass it on: text, reasons to end, statistics, what was learnt."""
         if result is None:
             return
         for r, turn in enumerate(turns):
             try:
                 commit(turn, r, result)
-                if turn.samples and emit_tokens(turn, r, result, self._report) is not None:
+                if not turn.samples:
+                    continue
+                tokens = output_tokens(turn, r, result)
+                if proposals is not None and not turn.reads_prompt:
+                    found = proposals.lookups.get(turn.sequence, NO_LOOKUP)
+                    learn(turn, found, tokens, int(result.accepted[r]), self._memory)
+                    turn.sequence.remember(tokens)
+                if emit_tokens(turn, r, result, tokens, self._report) is not None:
                     self._end(turn.sequence)
             except Exception as error:            # whatever it is, it is this sequence's own and costs no other
                 log.exception("a request failed")
@@ -147,21 +159,41 @@ class RoundLoop:
             self._tell(sequence, error)
         self._fail(list(self.active), error)
 
-    def _verifications(self, drafts: Drafts) -> list[Turn]:
-        lengths: dict[life.Sequence, int] = {}
-        survivals: dict[life.Sequence, steps.Float64] = {}
-        if drafts:
-            limits = np.array([sequence.draft_limit for sequence in drafts], np.int32)
-            logits = np.stack([draft.confidence_logits for draft in drafts.values()])
-            predicted = survival(logits, self._temperatures)
-            lengths = dict(zip(drafts, self._scheduler.lengths(predicted, limits).tolist(), strict=True))
-            survivals = dict(zip(drafts, predicted, strict=True))
+    def _draft_blocks(self, drafting: list[life.Sequence]) -> dict[life.Sequence, Draft]:
+        """One drafter step; none of its sequences are left when it fails."""
+        if not drafting:
+            return {}
+        started = time.perf_counter()
+        try:
+            result = self._engines.drafter(steps.drafter_step(drafting, self._engines.drafter_limits))
+        except Exception as error:
+            self._fail(drafting, _engine_error("drafter", error))
+            return {}
+        finally:
+            self._report.draft_seconds = time.perf_counter() - started
+        if self._costs is not None:
+            self._costs.observe_drafter(len(drafting), self._report.draft_seconds)
+        for sequence in drafting:
+            sequence.statistics.drafted += self._engines.block_size
+            self._report.drafted += self._engines.block_size
+        confidence, survivals = block_confidence(
+            drafting, result.confidence_logits, self._temperatures, self._memory, self.policy.learns
+        )
+        return {
+            sequence: Draft.of_block(result, r, survivals[r], confidence[r]) for r, sequence in enumerate(drafting)
+        }
+
+    def _verifications(self, proposals: Proposals | None) -> list[Turn]:
+        decoding = [sequence for sequence in self.active if sequence.phase is Phase.DECODING]
+        if proposals is None or not decoding:
+            return []
+        lengths = draft_lengths(decoding, proposals, self._engines.block_size)
         return [
             steps.verification(
-                sequence, drafts.get(sequence), lengths.get(sequence, 0), survivals.get(sequence, np.empty(0)),
-                self._engines.drafter_limits.candidates, self._needs_features(sequence, sequence.committed + 1),
+                sequence, proposals.drafts.get(sequence), int(length), self._engines.drafter_limits.candidates,
+                self._needs_features(sequence, sequence.committed + 1),
             )
-            for sequence in self.active if sequence.phase is Phase.DECODING
+            for sequence, length in zip(decoding, lengths, strict=True)
         ]
 
     def _prefills(self) -> list[Turn]:
@@ -175,8 +207,8 @@ class RoundLoop:
         return turns
 
     def _needs_features(self, sequence: life.Sequence, up_to: int) -> bool:
-        # A scheduler drafts, or not, for all its life: features that were not asked for cannot be had later.
-        return self._scheduler.drafts and sequence.needs_features(up_to, self._engines.drafter_limits.window)
+        # A policy may draft, or not, for all its life: features that were not asked for cannot be had later.
+        return self.policy.uses_drafter and sequence.needs_features(up_to, self._engines.drafter_limits.window)
 
     def _fail(self, sequences: Sequence[life.Sequence], error: DSparkError) -> None:
         for sequence in sequences:

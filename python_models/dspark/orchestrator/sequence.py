@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 
 import numpy as np
 
+from dspark.drafting import LookupDraft, PromptLookup
 from dspark.engines.contract import Float32
 from dspark.orchestrator.output import Origin, Outlet, Sink
 from dspark.orchestrator.randomness import RequestRandomness
 from dspark.orchestrator.request import GenerationRequest
 from dspark.orchestrator.statistics import SequenceStatistics
+from dspark.scheduling import BlockRecord, LookupRecord
 
 
 class Phase(enum.Enum):
@@ -25,16 +28,21 @@ class PendingContext:
 
     def __init__(self, window: int, feature_size: int) -> None:
         self._window = window
-        self._rows = np.empty((0, feature_size), np.float32)
+        self._pieces: deque[Float32] = deque([np.empty((0, feature_size), np.float32)])
+        self._waiting = 0            # rows of all pieces
 
     def append(self, rows: Float32) -> None:
         """Add the rows [n, feature_size] of the tokens committed next."""
-        self._rows = np.concatenate([self._rows, rows])[-self._window :]
+        self._pieces.append(rows)
+        self._waiting += len(rows)
+        while self._waiting - len(self._pieces[0]) >= self._window:      # joined only when they are taken
+            self._waiting -= len(self._pieces.popleft())
 
     def take(self) -> Float32:
-        """All rows that wait, which wait no longer."""
-        rows = self._rows
-        self._rows = rows[:0]
+        """The last `window` of the rows that wait, which wait no longer."""
+        rows: Float32 = np.concatenate(self._pieces)[-self._window :]
+        self._pieces = deque([rows[:0]])
+        self._waiting = 0
         return rows
 
 
@@ -57,12 +65,37 @@ class Sequence:
         self.committed = 0           # tokens the target has read and keeps: the anchor's position while decoding
         self.anchor = -1
         self.output_tokens = 0
+        self.blocks = BlockRecord()
+        self.lookups = LookupRecord()
+        self._lookup: PromptLookup | None = None
+        self._block_size = block_size
         self.most_drafts = block_size if request.max_draft_tokens is None else min(block_size, request.max_draft_tokens)
 
     @property
     def draft_limit(self) -> int:
         """Draft tokens that the next verification may hold; it adds one token of the target's own."""
         return min(self.most_drafts, self.request.max_tokens - self.output_tokens - 1)
+
+    @property
+    def draft_floor(self) -> int:
+        """Draft tokens that the next verification holds at least, where there is a draft."""
+        return max(0, min(self.request.min_draft_tokens, self.draft_limit))
+
+    @property
+    def greedy(self) -> bool:
+        return self.request.sampling.greedy
+
+    def lookup_draft(self) -> LookupDraft:
+        """What followed the newest tokens when they occurred before, in prompt or output."""
+        if self._lookup is None:     # the first output token follows the prompt and is the anchor
+            self._lookup = PromptLookup()
+            self._lookup.extend([*self.request.prompt.tolist(), self.anchor])
+        return self._lookup.draft(self._block_size)
+
+    def remember(self, tokens: list[int]) -> None:
+        """More output tokens, for later lookups."""
+        if self._lookup is not None:
+            self._lookup.extend(tokens)
 
     def needs_features(self, up_to: int, window: int) -> bool:
         """Whether a later draft attends to tokens that a step reads up to position `up_to`, not included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,18 +26,38 @@ from dspark.verification import SamplingSettings
 Float64 = npt.NDArray[np.float64]
 
 
+class Source(enum.Enum):
+    """Where a draft comes from."""
+
+    DRAFTER = "drafter"
+    LOOKUP = "lookup"
+
+
 @dataclass(frozen=True)
 class Draft:
-    """One drafted block: tokens [gamma] with their distributions [gamma, K] and confidence logits [gamma]."""
+    """One draft: tokens [n] with their distributions [n, K], predicted survival and calibrated confidence [gamma]."""
 
+    source: Source
     tokens: Int32
     ids: Int32
     probs: Float32
-    confidence_logits: Float32
+    survival: Float64                # 0 beyond n
+    confidence: Float64              # conditional, as calibrated but not corrected; of a lookup draft NaN
 
     @staticmethod
-    def row(result: DrafterResult, r: int) -> Draft:
-        return Draft(result.tokens[r], result.draft_ids[r], result.draft_probs[r], result.confidence_logits[r])
+    def of_block(result: DrafterResult, r: int, survival: Float64, confidence: Float64) -> Draft:
+        """Row r of the drafter's result."""
+        return Draft(
+            Source.DRAFTER, result.tokens[r], result.draft_ids[r], result.draft_probs[r], survival, confidence
+        )
+
+    @staticmethod
+    def of_lookup(tokens: Int32, candidates: int, survival: Float64) -> Draft:
+        """A lookup draft: p^d is 1 for its tokens."""
+        ids = np.full((len(tokens), candidates), -1, np.int32)
+        probs = np.zeros((len(tokens), candidates), np.float32)
+        ids[:, 0], probs[:, 0] = tokens, 1.0
+        return Draft(Source.LOOKUP, tokens, ids, probs, survival, np.full_like(survival, np.nan))
 
 
 @dataclass(frozen=True)
@@ -48,10 +69,15 @@ class Turn:
     draft_count: int
     draft_ids: Int32                 # [draft_count, K]
     draft_probs: Float32             # [draft_count, K]
-    survival: Float64                # [draft_count] predicted for the drafts
     samples: bool
     wants_features: bool
     reads_prompt: bool = False
+    draft: Draft | None = None       # whose first draft_count tokens are verified
+
+    @property
+    def survival(self) -> Float64:
+        """[draft_count] predicted for the drafts."""
+        return np.empty(0) if self.draft is None else self.draft.survival[: self.draft_count]
 
     @property
     def drafts(self) -> Int32:
@@ -75,15 +101,16 @@ def drafter_step(sequences: Sequence[life.Sequence], limits: DrafterLimits) -> D
     )
 
 
-def verification(sequence: life.Sequence, draft: Draft | None, length: int, survival: Float64, candidates: int,
-                 wants_features: bool) -> Turn:
+def verification(
+    sequence: life.Sequence, draft: Draft | None, length: int, candidates: int, wants_features: bool,
+) -> Turn:
     """The turn of a decoding sequence: its anchor and the first `length` tokens of its draft."""
     anchor = np.array([sequence.anchor], np.int32)
     if draft is None or not length:
-        return Turn(sequence, anchor, 0, *_no_drafts(candidates), survival[:0], True, wants_features)
+        return Turn(sequence, anchor, 0, *_no_drafts(candidates), True, wants_features)
     return Turn(
         sequence, np.concatenate([anchor, draft.tokens[:length]]), length, draft.ids[:length], draft.probs[:length],
-        survival[:length], True, wants_features,
+        True, wants_features, draft=draft,
     )
 
 
@@ -91,7 +118,7 @@ def prefill(sequence: life.Sequence, count: int, candidates: int, wants_features
     """The turn of a sequence that still reads its prompt: the next `count` tokens; the last of all is sampled after."""
     prompt, start = sequence.request.prompt, sequence.committed
     return Turn(
-        sequence, prompt[start : start + count], 0, *_no_drafts(candidates), np.empty(0),
+        sequence, prompt[start : start + count], 0, *_no_drafts(candidates),
         samples=start + count == len(prompt), wants_features=wants_features, reads_prompt=True,
     )
 

@@ -1,17 +1,33 @@
 """Confidence to survival, and survival to the number of draft tokens to verify (dspark-spec, sections 4 and 5)."""
 
-from dspark.scheduling.allocation import allocate, best_budget, causal_greedy, stale_budget
+from dspark.scheduling.allocation import allocate, best_budget, causal_greedy, marginal_gain, stale_budget
+from dspark.scheduling.batch import Batch, LengthRule, Plan
 from dspark.scheduling.calibration import Calibration
-from dspark.scheduling.confidence import survival
-from dspark.scheduling.policies import Scheduler, make_scheduler
+from dspark.scheduling.confidence import conditional, survival
+from dspark.scheduling.costs import ObservingCosts, StepCosts
+from dspark.scheduling.expectation import BlockRecord
+from dspark.scheduling.lookup_confidence import LookupRecord
+from dspark.scheduling.memory import AcceptanceMemory
+from dspark.scheduling.policies import Policy, is_adaptive, make_policy
 
 __all__ = [
+    "AcceptanceMemory",
+    "Batch",
+    "BlockRecord",
     "Calibration",
-    "Scheduler",
+    "LengthRule",
+    "LookupRecord",
+    "ObservingCosts",
+    "Plan",
+    "Policy",
+    "StepCosts",
     "allocate",
     "best_budget",
     "causal_greedy",
-    "make_scheduler",
+    "conditional",
+    "is_adaptive",
+    "make_policy",
+    "marginal_gain",
     "stale_budget",
     "survival",
 ]

@@ -8,6 +8,7 @@ Theta_n = tau_n * steps_per_second[n]. All functions are pure; R counts the requ
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from dspark.engines.contract import Int32
 from dspark.errors import ConfigurationError
@@ -20,16 +21,45 @@ def allocate(survival: Float64, limits: Int32, budget: int) -> Int32:
     return _lengths(requests[:budget], len(limits))
 
 
-def causal_greedy(survival: Float64, limits: Int32, steps_per_second: Float64) -> Int32:
+def causal_greedy(
+    survival: Float64, limits: Int32, steps_per_second: Float64, extra_tokens: int = 0,
+) -> Int32:
     """Algorithm 1: admit drafts by descending survival up to the first that does not raise Theta; lengths [R].
 
-    Lossless, for no draft's admission looks at survivals below its own. Raises ConfigurationError where the curve
-    steps_per_second [N + 1] does not reach all N admissible drafts.
+    Lossless, for no draft's admission looks at survivals below its own. `extra_tokens` are what others give in the same
+    step. Raises ConfigurationError where the curve steps_per_second [N + 1] does not reach all N admissible drafts.
     """
     requests, survivals = _candidates(survival, limits)
-    rises = np.diff(_throughput(survivals, len(limits), steps_per_second)) > 0
-    admitted = rises.size if rises.all() else int(rises.argmin())
-    return _lengths(requests[:admitted], len(limits))
+    rises = np.diff(_throughput(survivals, len(limits) + extra_tokens, steps_per_second)) > 0
+    return _lengths(requests[: _first_false(rises)], len(limits))
+
+
+def marginal_gain(survival: Float64, limits: Int32, prices: Float64) -> Int32:
+    """Admit the n-th likeliest draft while its survival exceeds prices[n - 1]; lengths [R].
+
+    Lossless for prices [N] that were fixed before the drafts were drawn, as for `causal_greedy`. Raises
+    ConfigurationError where there are fewer prices than admissible drafts.
+    """
+    requests, survivals = _candidates(survival, limits)
+    if prices.size < survivals.size:
+        raise ConfigurationError(f"{prices.size} prices for {survivals.size} drafts that may be admitted")
+    return _lengths(requests[: _first_false(survivals > prices[: survivals.size])], len(limits))
+
+
+def likeliest_survivals(survival: Float64, limits: Int32) -> Float64:
+    """Survivals [N] of all drafts within limits, descending."""
+    return -np.sort(-survival[np.arange(survival.shape[1]) < limits[:, None]])
+
+
+def convex_minorant(values: Float64) -> Float64:
+    """The largest convex sequence [n] that nowhere exceeds values [n]: a staircase as the ramp under it."""
+    corners = [0]
+    for i in range(1, values.size):
+        while len(corners) > 1 and _rise(values, corners[-2], corners[-1]) >= _rise(values, corners[-1], i):
+            corners.pop()
+        corners.append(i)
+    result: Float64 = np.interp(np.arange(values.size), corners, values[corners])
+    return result
 
 
 def best_budget(survival: Float64, limits: Int32, steps_per_second: Float64) -> int:
@@ -70,6 +100,14 @@ def _throughput(survivals: Float64, requests: int, steps_per_second: Float64) ->
         )
     expected_tokens = requests + np.concatenate([[0.0], survivals.cumsum()])
     return expected_tokens * steps_per_second[: survivals.size + 1]
+
+
+def _first_false(holds: npt.NDArray[np.bool_]) -> int:
+    return holds.size if holds.all() else int(holds.argmin())
+
+
+def _rise(values: Float64, i: int, j: int) -> float:
+    return float(values[j] - values[i]) / (j - i)
 
 
 def _lengths(admitted: Int64, requests: int) -> Int32:

@@ -18,3 +18,13 @@ class StepCosts(Protocol):
 
     def drafter_seconds(self, sequences: int) -> float:
         """Seconds of a drafter step that drafts for `sequences` requests, the append of their context included."""
+
+
+class ObservingCosts(Protocol):
+    """Costs that are corrected by what served steps took."""
+
+    def observe_target(self, sequences: int, tokens: int, context: float, seconds: float) -> None:
+        """A target step of `sequences` requests, `tokens` tokens and mean `context` took so long."""
+
+    def observe_drafter(self, sequences: int, seconds: float) -> None:
+        """A drafter step for `sequences` requests took so long."""

@@ -1,4 +1,4 @@
-"""How many draft tokens of each request are verified: what a policy is, and those that need no measured curve."""
+"""Scheduling policies: which sequences are drafted for, and how many of their drafts are verified."""
 
 from __future__ import annotations
 
@@ -8,86 +8,86 @@ from typing import Protocol
 
 import numpy as np
 
-from dspark.engines.contract import Int32
 from dspark.errors import ConfigurationError
-from dspark.scheduling.confidence import Float64
+from dspark.scheduling.adaptive import RULES, AdaptivePolicy
+from dspark.scheduling.batch import Batch, LengthRule, Plan
+from dspark.scheduling.costs import StepCosts
+from dspark.scheduling.length_rules import ConfidenceThreshold, FixedLength
 
-_CHOICES = "none, full, fixed:N or threshold:C"
+LOOKUP_SUFFIX = "+lookup"
+_CHOICES = "none, full, fixed:N, threshold:C or adaptive, and any of them with +lookup"
 
 
-class Scheduler(Protocol):
-    """A scheduling policy (dspark-spec, section 5).
-
-    To stay lossless under sampling, whether x_{r,j} is verified may depend only on what is known before x_{r,j} is
-    drawn: the confidences of request r up to c_j, and never on its later ones.
-    """
+class Policy(Protocol):
+    """A scheduling policy (dspark-spec, section 5)."""
 
     @property
-    def drafts(self) -> bool:
-        """Whether blocks should be drafted at all."""
+    def uses_drafter(self) -> bool:
+        """Whether blocks may ever be drafted: if not, no features are asked for."""
 
-    def lengths(self, survival: Float64, limits: Int32) -> Int32:
-        """Draft tokens to verify [R], from survival [R, gamma] and the most that each request can take [R]."""
+    @property
+    def uses_lookup(self) -> bool:
+        """Whether prompt lookup is a draft source."""
 
+    @property
+    def learns(self) -> bool:
+        """Whether confidence is corrected by what was accepted in earlier rounds."""
 
-@dataclass(frozen=True)
-class NoDrafting:
-    """`none`: plain decoding."""
-
-    drafts: bool = False
-
-    def lengths(self, survival: Float64, limits: Int32) -> Int32:
-        return np.zeros_like(limits)
+    def plan(self, batch: Batch) -> Plan:
+        """Decide where each sequence's draft comes from, before any is drawn."""
 
 
 @dataclass(frozen=True)
-class FixedLength:
-    """`fixed:N` and, with N = gamma, `full`: the first N drafts, whatever their confidence."""
+class StaticPolicy:
+    """A length rule that needs no measurement; a lookup draft, where there is one, takes the drafter's place."""
 
-    length: int
-    drafts: bool = True
+    rule: LengthRule
+    uses_drafter: bool = True
+    uses_lookup: bool = False
+    learns: bool = False
 
-    def lengths(self, survival: Float64, limits: Int32) -> Int32:
-        return np.minimum(limits, np.int32(self.length))
+    def plan(self, batch: Batch) -> Plan:
+        lookup = (batch.lookup_lengths > 0) & (batch.limits > 0) & self.uses_lookup
+        drafter = (batch.limits > 0) & ~lookup & self.uses_drafter
+        return Plan(drafter, lookup, batch.floors, self.rule)
 
 
-@dataclass(frozen=True)
-class ConfidenceThreshold:
-    """`threshold:C`: every request stops before its first draft whose conditional confidence c_j is below C.
+def make_policy(policy: str, gamma: int, costs: StepCosts | None = None) -> Policy:
+    """The policy of a name: none, full, fixed:N (0 <= N <= gamma), threshold:C (0 <= C <= 1) or adaptive[:RULE].
 
-    The paper's static threshold: C bounds c_j = a_j / a_{j-1}, not the survival a_j. c_j depends on x_1..x_{j-1} only.
+    Each may end in +lookup. Without `costs`, the measured times of the engines, adaptive verifies everything: whoever
+    allows that must say so. Raises ConfigurationError for any other name.
     """
-
-    threshold: float
-    drafts: bool = True
-
-    def lengths(self, survival: Float64, limits: Int32) -> Int32:
-        before = np.ones_like(survival)
-        before[:, 1:] = survival[:, :-1]
-        confident = np.logical_and.accumulate(survival >= self.threshold * before, axis=1)
-        return np.minimum(limits, confident.sum(axis=1, dtype=np.int32))
-
-
-def make_scheduler(policy: str, gamma: int) -> Scheduler:
-    """The scheduler of a policy: none, full, fixed:N (0 <= N <= gamma) or threshold:C (0 <= C <= 1).
-
-    Raises ConfigurationError for anything else, and for `adaptive`, which needs a measured throughput curve.
-    """
-    if policy == "none":
-        return NoDrafting()
-    if policy == "full":
-        return FixedLength(gamma)
-    if fixed := re.fullmatch(r"fixed:([0-9]+)", policy):
+    name = policy.removesuffix(LOOKUP_SUFFIX)
+    lookup = name != policy
+    if name == "none":
+        return StaticPolicy(FixedLength(gamma), uses_drafter=False, uses_lookup=lookup)
+    if name == "full":
+        return StaticPolicy(FixedLength(gamma), uses_lookup=lookup)
+    if fixed := re.fullmatch(r"fixed:([0-9]+)", name):
         if int(fixed[1]) > gamma:
             raise ConfigurationError(f"policy {policy!r}: a block has {gamma} tokens; choose fixed:0 to fixed:{gamma}")
-        return FixedLength(int(fixed[1]))
-    if threshold := re.fullmatch(r"threshold:([0-9]*\.?[0-9]+)", policy):
+        return StaticPolicy(FixedLength(int(fixed[1])), uses_lookup=lookup)
+    if threshold := re.fullmatch(r"threshold:([0-9]*\.?[0-9]+)", name):
         if float(threshold[1]) > 1.0:
             raise ConfigurationError(f"policy {policy!r}: choose threshold:C with a probability C from 0 to 1")
-        return ConfidenceThreshold(float(threshold[1]))
-    if policy == "adaptive":
-        raise ConfigurationError(
-            "policy 'adaptive' needs a profile, the measured throughput curve of this engine, and none is loaded; "
-            f"choose {_CHOICES}"
-        )
+        return StaticPolicy(ConfidenceThreshold(float(threshold[1])), uses_lookup=lookup)
+    if adaptive := re.fullmatch(r"adaptive(?::([a-z]+))?", name):
+        rule = adaptive[1] or RULES[0]
+        if rule not in RULES:
+            raise ConfigurationError(f"policy {policy!r}: choose adaptive:RULE with RULE one of {', '.join(RULES)}")
+        if costs is None:
+            return StaticPolicy(FixedLength(gamma), uses_lookup=lookup)
+        return AdaptivePolicy(costs, rule, uses_lookup=lookup)
     raise ConfigurationError(f"unknown policy {policy!r}; choose {_CHOICES} (0 <= N <= {gamma}, 0 <= C <= 1)")
+
+
+def is_adaptive(policy: str) -> bool:
+    """Whether a policy of this name needs the engines' measured times."""
+    return policy.startswith("adaptive")
+
+
+def no_drafts(size: int) -> Plan:
+    """The plan of a round in which nobody is drafted for."""
+    nobody = np.zeros(size, np.bool_)
+    return Plan(nobody, nobody, np.zeros(size, np.int32), FixedLength(0))

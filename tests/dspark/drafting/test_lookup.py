@@ -14,7 +14,8 @@ def by_definition(tokens: list[int], gamma: int, shortest: int, longest: int) ->
     for length in range(min(longest, len(tokens) - 1), shortest - 1, -1):
         for start in range(len(tokens) - length - 1, -1, -1):
             if tokens[start : start + length] == tokens[len(tokens) - length :]:
-                return tokens[start + length : start + length + gamma], length
+                found = tokens[start + length : start + length + gamma]
+                return [found[i % len(found)] for i in range(gamma)], length
     return [], 0
 
 
@@ -43,10 +44,16 @@ def test_the_most_recent_of_equally_long_matches_wins():
     assert lookup.draft(1).tokens.tolist() == [9]
 
 
-def test_a_draft_ends_where_the_sequence_does_and_is_empty_without_a_match():
+def test_a_loop_shorter_than_the_draft_is_drafted_round_and_round():
+    lookup = PromptLookup(2, 4)
+    lookup.extend([9, 1, 2, 3, 1, 2, 3])
+    assert lookup.draft(7).tokens.tolist() == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_a_draft_is_empty_without_a_match():
     lookup = PromptLookup()
     lookup.extend([5, 5, 5, 5])
-    assert lookup.draft(7).tokens.tolist() == [5]
+    assert lookup.draft(3).tokens.tolist() == [5, 5, 5]
     lookup.extend(np.array([6], np.int32))
     assert lookup.draft(7).tokens.size == 0 and lookup.draft(7).match_length == 0
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from dspark.errors import EngineError, OverloadedError
 from dspark.orchestrator import Orchestrator
-from dspark.scheduling import make_scheduler
+from dspark.scheduling import make_policy
 from dspark.settings import ServingSettings
 from toy_engines import GAMMA, Listener, engines, plain_decoding, read_tokenizer, request
 
@@ -19,7 +19,7 @@ PATIENCE_S = 60
 def running(tmp_path):
     """An orchestrator with its thread, and the reports of its rounds."""
     reports = []
-    tokenizer, scheduler = read_tokenizer(tmp_path), make_scheduler("full", GAMMA)
+    tokenizer, scheduler = read_tokenizer(tmp_path), make_policy("full", GAMMA)
     orchestrator = Orchestrator(engines()[2], tokenizer, scheduler, ServingSettings(""), observer=reports.append)
     orchestrator.start()
     yield orchestrator, reports

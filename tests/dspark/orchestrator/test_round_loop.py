@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from dspark.errors import CancelledRequestError, EngineError, InvalidRequestError, OverloadedError
 from dspark.orchestrator import FinishReason, Orchestrator, Origin
-from dspark.scheduling import make_scheduler
+from dspark.scheduling import Plan, make_policy
+from dspark.scheduling.length_rules import FixedLength
 from dspark.settings import ServingSettings
 from dspark.verification import SamplingSettings
 from toy_engines import (
     DRAFTER_LIMITS,
     GAMMA,
+    SPECIAL,
     TARGET_LIMITS,
     Listener,
     engines,
@@ -23,7 +25,8 @@ from toy_engines import (
     request,
 )
 
-POLICIES = ("none", "full", "fixed:2", "threshold:0.6")
+STATIC = ("none", "full", "fixed:2", "threshold:0.6", "none+lookup", "full+lookup")
+LEARNING = ("threshold:0.6+lookup", "adaptive", "adaptive+lookup", "adaptive:causal+lookup", "adaptive:stale+lookup")
 SAMPLED = SamplingSettings(temperature=1.0)
 
 
@@ -32,13 +35,30 @@ def tokenizer(tmp_path_factory):
     return read_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
+class Costs:
+    """A step's time grows with its tokens; a block costs a fifth of a plain step."""
+
+    def target_seconds(self, sequences, tokens, context):
+        return 10.0 + 0.5 * tokens
+
+    def drafter_seconds(self, sequences):
+        return 2.0
+
+
+COSTS = Costs()
+LIKELY = list(range(len(SPECIAL) + 60, len(SPECIAL) + 90))
+LOOPING = [token for first in LIKELY for token in (5, 6, first, LIKELY[first % 7])] + [5, 6]
+
+
 class Bench:
     """An orchestrator whose rounds the test runs itself."""
 
-    def __init__(self, tokenizer, policy="full", noise=0.5, prefill_chunk=8, max_slots=8, max_queue=64, **limits):
+    def __init__(
+        self, tokenizer, policy="full", noise=0.5, prefill_chunk=8, max_slots=8, max_queue=64, costs=COSTS, **limits
+    ):
         self.target, self.drafter, made = engines(noise, **limits)
         settings = ServingSettings("", policy, max_queue, max_slots, prefill_chunk)
-        self.orchestrator = Orchestrator(made, tokenizer, make_scheduler(policy, GAMMA), settings)
+        self.orchestrator = Orchestrator(made, tokenizer, make_policy(policy, GAMMA, costs), settings)
         self.loop = self.orchestrator.loop
 
     def submit(self, one):
@@ -65,16 +85,16 @@ class Bench:
         return report.active == 0 and report.kv_blocks_used == 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", STATIC + LEARNING)
 @pytest.mark.parametrize("noise", [0.0, 0.5, 8.0])
 def test_greedy_output_is_that_of_plain_decoding_whatever_the_policy_and_the_drafter(tokenizer, policy, noise):
-    prompts = ["a", "once upon a time", "x" * 12, "a prompt that is longer than one chunk and the window " * 2]
+    prompts = ["a", "once upon a time", "x" * 12, "abcabcabcab", "a prompt that is longer than one chunk and the window " * 2]
     requests = [request(prompt, max_tokens=25) for prompt in prompts]
     listeners = Bench(tokenizer, policy, noise).run(*requests)
     assert [listener.tokens for listener in listeners] == [plain_decoding(one) for one in requests]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", STATIC)
 def test_a_sampled_stream_does_not_depend_on_its_neighbours(tokenizer, policy):
     one = request("a story", max_tokens=30, seed=7, sampling=SAMPLED)
     [alone] = Bench(tokenizer, policy).run(one)
@@ -93,8 +113,12 @@ def test_another_seed_gives_another_stream(tokenizer):
     assert streams[0] != streams[1]
 
 
-def test_sampled_output_has_the_law_of_plain_sampling(tokenizer):
-    """First two tokens at temperature 1 over many seeds, against the table's own probabilities (chi-square, 1e-3)."""
+@pytest.mark.parametrize("policy", ("full", "full+lookup", "adaptive+lookup", "adaptive:causal"))
+def test_sampled_output_has_the_law_of_plain_sampling(tokenizer, policy):
+    """Second token at temperature 1 over many seeds, against the table's own probabilities (chi-square, 1e-3).
+
+    Whatever the first token is, it followed the same two before: so lookup always has something to draft.
+    """
     from scipy.stats import chisquare
     from toy_engines import Table
 
@@ -102,8 +126,8 @@ def test_sampled_output_has_the_law_of_plain_sampling(tokenizer):
         weights = np.exp(logits - logits.max(), dtype=np.float64)
         return weights / weights.sum()
 
-    bench = Bench(tokenizer, "full", noise=2.0)
-    requests = [request("ab", max_tokens=4, seed=seed, sampling=SAMPLED) for seed in range(1500)]
+    bench = Bench(tokenizer, policy, noise=2.0, prefill_chunk=200)
+    requests = [request(LOOPING, max_tokens=4, seed=seed, sampling=SAMPLED) for seed in range(1500)]
     bench.orchestrator._admission._capacity = dataclasses.replace(
         bench.orchestrator._admission._capacity, max_queue=len(requests)
     )
@@ -209,17 +233,19 @@ def test_a_budget_of_zero_for_a_while_leaves_the_drafters_state_valid(tokenizer)
     class Moody:
         """Verifies everything for some rounds, then nothing for many, and so on."""
 
-        drafts = True
+        uses_drafter, uses_lookup, learns = True, False, True
 
         def __init__(self):
             self.rounds = 0
 
-        def lengths(self, survival, limits):
+        def plan(self, batch):
             self.rounds += 1
-            return limits if self.rounds % 40 < 5 else np.zeros_like(limits)
+            everybody = np.ones(batch.size, np.bool_)
+            busy = self.rounds % 40 < 5
+            return Plan(everybody & busy, ~everybody, batch.floors, FixedLength(GAMMA))
 
     bench = Bench(tokenizer, "full")
-    bench.loop._scheduler = Moody()
+    bench.loop.policy = Moody()
     one = request(max_tokens=100)
     [listener] = bench.run(one)
     assert listener.tokens == plain_decoding(one)

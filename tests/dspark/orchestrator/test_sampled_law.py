@@ -16,7 +16,7 @@ import torch
 from dspark.engines.openvino_drafter import OpenVinoDrafter
 from dspark.engines.openvino_target import OpenVinoTarget
 from dspark.orchestrator import Engines, GenerationRequest, Orchestrator, Tokenizer
-from dspark.scheduling import make_scheduler
+from dspark.scheduling import make_policy
 from dspark.settings import ServingSettings
 from dspark.verification import SamplingSettings, target_distribution
 from dspark_build.drafters import initialise_drafter, reduce_vocabulary, save_drafter_checkpoint
@@ -99,7 +99,7 @@ def sampled(engines: Engines, tokenizer: Tokenizer, policy: str, settings: Sampl
         verified += report.verified
 
     orchestrator = Orchestrator(
-        engines, tokenizer, make_scheduler(policy, GAMMA), ServingSettings("", max_queue=STREAMS), observer=observe
+        engines, tokenizer, make_policy(policy, GAMMA), ServingSettings("", max_queue=STREAMS), observer=observe
     )
     listeners = [Listener() for _ in range(STREAMS)]
     for seed, listener in enumerate(listeners):

@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from dspark.scheduling import allocate, causal_greedy, make_scheduler, stale_budget
+from dspark.scheduling import allocate, causal_greedy, make_policy, marginal_gain, stale_budget
 from dspark.verification import (
     SamplingSettings,
     acceptance_probability,
@@ -105,11 +105,14 @@ LOSSLESS = {
     "stale_budget": lambda batch: lambda survival, limits, curve: stale_budget(batch.stale, survival, limits, curve),
     "budget_2": lambda batch: lambda survival, limits, curve: allocate(survival, limits, 2),
     "budget_3": lambda batch: lambda survival, limits, curve: allocate(survival, limits, 3),
+    "marginal_gain": lambda batch: lambda survival, limits, curve: marginal_gain(
+        survival, limits, np.diff(0.4 / batch.curve)
+    ),
     **{
-        policy: lambda batch, policy=policy: lambda survival, limits, curve: make_scheduler(policy, 2).lengths(
+        policy: lambda batch, policy=policy: lambda survival, limits, curve: make_policy(policy, 2).rule.lengths(
             survival, limits
         )
-        for policy in ("none", "full", "fixed:1", "threshold:0.5")
+        for policy in ("full", "fixed:0", "fixed:1", "threshold:0.5")
     },
 }
 

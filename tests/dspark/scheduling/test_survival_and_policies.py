@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from dspark.errors import ConfigurationError
-from dspark.scheduling import Calibration, make_scheduler, survival
+from dspark.scheduling import Calibration, make_policy, survival
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -35,7 +35,7 @@ def test_temperatures_divide_the_logits_position_by_position():
 def test_a_drafter_without_confidence_head_survives_and_is_never_cut_by_a_threshold():
     a = survival(np.full((2, GAMMA), np.nan, np.float32), np.full(GAMMA, 2.0))
     assert (a == 1.0).all()
-    assert make_scheduler("threshold:0.99", GAMMA).lengths(a, np.array([4, 3], np.int32)).tolist() == [4, 3]
+    assert make_policy("threshold:0.99", GAMMA).rule.lengths(a, np.array([4, 3], np.int32)).tolist() == [4, 3]
 
 
 def test_overwhelming_logits_are_certainties():
@@ -51,7 +51,7 @@ def test_survival_never_rises_along_a_block(logits):
 @properties
 @given(logits_of_a_batch, limits_of_a_batch, st.sampled_from(POLICIES))
 def test_no_policy_exceeds_the_limits_or_the_block(logits, limits, policy):
-    lengths = make_scheduler(policy, GAMMA).lengths(survival(logits), limits)
+    lengths = make_policy(policy, GAMMA).rule.lengths(survival(logits), limits)
     assert lengths.dtype == np.int32
     assert ((lengths >= 0) & (lengths <= np.minimum(limits, GAMMA))).all()
 
@@ -62,28 +62,29 @@ def test_a_threshold_stops_at_the_first_conditional_confidence_below_it(logits, 
     confidence = 1 / (1 + np.exp(-logits.astype(np.float64)))
     below = confidence < float(f"{threshold:.3f}")
     expected = np.where(below.any(axis=1), below.argmax(axis=1), GAMMA)
-    scheduler = make_scheduler(f"threshold:{threshold:.3f}", GAMMA)
-    assert (scheduler.lengths(survival(logits), np.full(3, GAMMA, np.int32)) == expected).all()
+    rule = make_policy(f"threshold:{threshold:.3f}", GAMMA).rule
+    assert (rule.lengths(survival(logits), np.full(3, GAMMA, np.int32)) == expected).all()
 
 
 @properties
 @given(logits_of_a_batch, logits_of_a_batch, st.integers(1, GAMMA), st.sampled_from(POLICIES))
 def test_whether_a_draft_is_verified_does_not_depend_on_later_confidences(logits, others, known, policy):
     """What keeps a static policy lossless: c_{j+1}.. carry x_j, so they may not decide about it."""
-    scheduler, limits = make_scheduler(policy, GAMMA), np.full(3, GAMMA, np.int32)
+    rule, limits = make_policy(policy, GAMMA).rule, np.full(3, GAMMA, np.int32)
     changed = np.concatenate([logits[:, :known], others[:, known:]], axis=1)
-    before, after = scheduler.lengths(survival(logits), limits), scheduler.lengths(survival(changed), limits)
+    before, after = rule.lengths(survival(logits), limits), rule.lengths(survival(changed), limits)
     assert (np.minimum(before, known) == np.minimum(after, known)).all()
 
 
 def test_the_threshold_bounds_the_conditional_confidence_not_the_survival():
     a = survival(logit([[0.7, 0.7, 0.7, 0.7]]).astype(np.float32))
     assert a[0, -1] < 0.6
-    assert make_scheduler("threshold:0.6", GAMMA).lengths(a, np.array([4], np.int32)) == [4]
+    assert make_policy("threshold:0.6", GAMMA).rule.lengths(a, np.array([4], np.int32)) == [4]
 
 
 def test_only_the_policy_none_does_without_drafting():
-    assert [policy for policy in POLICIES if not make_scheduler(policy, GAMMA).drafts] == ["none"]
+    assert [policy for policy in POLICIES if not make_policy(policy, GAMMA).uses_drafter] == ["none"]
+    assert not make_policy("none+lookup", GAMMA).uses_drafter and make_policy("none+lookup", GAMMA).uses_lookup
 
 
 @pytest.mark.parametrize(
@@ -91,19 +92,19 @@ def test_only_the_policy_none_does_without_drafting():
     ["", "fast", "fixed", "fixed:", "fixed:-1", "fixed:2.5", "threshold:", "threshold:nan", "threshold:-0.1"],
 )
 def test_an_unknown_policy_is_refused_with_the_choices(policy):
-    with pytest.raises(ConfigurationError, match=r"choose none, full, fixed:N or threshold:C"):
-        make_scheduler(policy, GAMMA)
+    with pytest.raises(ConfigurationError, match=r"choose none, full, fixed:N, threshold:C or adaptive"):
+        make_policy(policy, GAMMA)
 
 
 @pytest.mark.parametrize(("policy", "range_"), [("fixed:5", "fixed:0 to fixed:4"), ("threshold:1.01", "from 0 to 1")])
 def test_a_policy_out_of_range_is_refused_with_the_range(policy, range_):
     with pytest.raises(ConfigurationError, match=range_):
-        make_scheduler(policy, GAMMA)
+        make_policy(policy, GAMMA)
 
 
-def test_the_adaptive_policy_is_refused_for_want_of_a_profile():
-    with pytest.raises(ConfigurationError, match="needs a profile"):
-        make_scheduler("adaptive", GAMMA)
+def test_an_unknown_rule_of_the_adaptive_policy_is_refused():
+    with pytest.raises(ConfigurationError, match="marginal, stale, causal"):
+        make_policy("adaptive:clever", GAMMA)
 
 
 def test_calibration_is_read_from_the_folder_and_is_optional(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from dspark.scheduling import make_scheduler, survival
+from dspark.scheduling import make_policy, survival
 from dspark.verification import (
     SamplingSettings,
     acceptance_probability,
@@ -118,7 +118,7 @@ class Setup:
         """draft_ids, draft_probs [gamma, K] and the verify length of a drafted block."""
         rows = [self.drafter.position((PROMPT[-1], *drafts[:k])) for k in range(GAMMA)]
         confidence = np.array([[row[2] for row in rows]], np.float32)
-        lengths = make_scheduler(self.policy, GAMMA).lengths(survival(confidence), np.array([GAMMA], np.int32))
+        lengths = make_policy(self.policy, GAMMA).rule.lengths(survival(confidence), np.array([GAMMA], np.int32))
         return np.stack([row[0] for row in rows]), np.stack([row[1] for row in rows]), int(lengths[0])
 
     def verify(self, drafts, uniforms):

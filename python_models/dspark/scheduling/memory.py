@@ -1,0 +1,16 @@
+"""What earlier rounds teach about the next: acceptance expected of lookup drafts and of drafted blocks."""
+
+from __future__ import annotations
+
+from dspark.scheduling.drift import SurvivalDrift
+from dspark.scheduling.expectation import BlockExpectation
+from dspark.scheduling.lookup_confidence import LookupConfidence
+
+
+class AcceptanceMemory:
+    """The record of one server, over all its sequences; greedy and sampled requests apart. Of constant size."""
+
+    def __init__(self, gamma: int) -> None:
+        self.lookups = LookupConfidence(gamma)
+        self.blocks = BlockExpectation(gamma)
+        self.drift = {greedy: SurvivalDrift(gamma) for greedy in (True, False)}
