@@ -186,6 +186,12 @@ def fit(
     sequences: Annotated[int, typer.Option(min=1, help="Sequences a step.")] = 4,
     anchors: Annotated[int, typer.Option(min=1, help="Blocks a sequence.")] = 32,
     frequent: Annotated[int, typer.Option(min=0, help="Frequent tokens in every step's loss; 0: all.")] = 4096,
+    draft_vocabulary: Annotated[
+        int, typer.Option(min=0, help="Draft only so many tokens, those most frequent in the data; 0: all.")
+    ] = 0,
+    losses: Annotated[
+        str, typer.Option(help="Weights of cross-entropy, total variation and confidence.")
+    ] = "0.1,0.9,1.0",
     sampled: Annotated[int, typer.Option(min=0, help="Other tokens drawn for every step's loss.")] = 2048,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     checkpoint: CheckpointOption = paths.DEFAULT_CHECKPOINT,
@@ -198,16 +204,22 @@ def fit(
     Example: dspark train fit --output drafter --steps 3000 --minutes 60
     """
     import torch
-    from dspark_build.drafters import initialise_drafter, initialise_eagle, load_any_drafter, save_any_drafter
+    from dspark_build.drafters import (
+        initialise_drafter,
+        initialise_eagle,
+        load_any_drafter,
+        reduce_vocabulary,
+        save_any_drafter,
+    )
     from dspark_build.progress import progress_bars
-    from dspark_build.training import FitConfig, fit_drafter, plot_curves
+    from dspark_build.training import FitConfig, fit_drafter, plot_curves, response_vocabulary
 
     folder, target = _folder(checkpoint), _target(checkpoint)
     config = FitConfig(
         target=target, responses=_responses(checkpoint, data), states=_states(checkpoint, data), output=folder / run,
         steps=steps, seconds=60 * minutes, learning_rate=learning_rate, sequences_per_step=sequences,
         anchors_per_sequence=anchors, frequent_tokens=frequent, sampled_tokens=sampled, precision=precision,
-        device=device, threads=threads, seed=seed,
+        device=device, threads=threads, seed=seed, loss_weights=tuple(_numbers(losses, float, "losses")),
     )  # fmt: skip
     typer.echo(config.describe())
     if start is not None:
@@ -225,6 +237,9 @@ def fit(
             mask_token_id=mask_token,
             seed=seed,
         )
+        if draft_vocabulary:
+            size = drafter.config.model.vocabulary_size
+            drafter = reduce_vocabulary(drafter, response_vocabulary(config.responses, size, draft_vocabulary))
     with progress_bars() as progress:
         result = fit_drafter(config, drafter, progress, _tell)
     save_any_drafter(drafter.cpu(), output, target, dtype=torch.bfloat16)

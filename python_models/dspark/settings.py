@@ -27,6 +27,7 @@ class ServingSettings:
     threads: int = 0                 # CPU threads of the target's engine; 0: all cores
     allow_unprofiled: bool = False   # serve an adaptive policy without a curve.json: everything is verified then
     online_costs: bool = True        # correct the profile by what served steps take
+    diagnose: bool = False           # verify whole drafts but commit what the policy would: shows what trimming hides
     switchable_policies: bool = False    # requests may change the policy while no other is served: for benchmarks
 
     @staticmethod

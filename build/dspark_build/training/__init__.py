@@ -9,6 +9,7 @@ from dspark_build.training.recorder import Recorder
 from dspark_build.training.self_written import SelfWrittenConfig, write_prompts
 from dspark_build.training.state_writer import StateWriter
 from dspark_build.training.validation import Acceptance, Validation, validate
+from dspark_build.training.vocabulary import response_vocabulary
 
 __all__ = [
     "Acceptance",
@@ -28,6 +29,7 @@ __all__ = [
     "generate_responses",
     "plan_cache",
     "plot_curves",
+    "response_vocabulary",
     "validate",
     "write_prompts",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -86,7 +87,9 @@ class _Run:
 
     @property
     def identity(self) -> str:
-        return f"{self.config.identity()} {self.data.fingerprint} {self.drafter.config}"
+        d2t = self.drafter.d2t
+        drafted = "" if d2t is None else hashlib.sha256(d2t.cpu().numpy().tobytes()).hexdigest()[:16]
+        return f"{self.config.identity()} {self.data.fingerprint} {self.drafter.config} {drafted}"
 
     def resume(self) -> None:
         path = self.config.output / CHECKPOINT

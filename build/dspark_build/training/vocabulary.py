@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from dspark.engines.contract import Int32
 from torch import Tensor
 
 from dspark_build.models.contract import BlockDrafter
 from dspark_build.models.drafter import Drafter
 from dspark_build.training.blocks import Int64
 from dspark_build.training.data import TrainingSequence
+from dspark_build.training.responses import read_responses, shard_numbers
 
 
 class Part(NamedTuple):
@@ -82,8 +85,17 @@ def choose_vocabulary(
     """The `frequent` most frequent tokens of prompts and responses (0: all of V); ties go to the smaller id."""
     if not frequent or frequent >= size:
         return TrainingVocabulary(size, np.arange(size), 0)
+    return TrainingVocabulary(size, most_frequent((sequence.tokens for sequence in sequences), size, frequent), sampled)
+
+
+def response_vocabulary(responses: Path, size: int, count: int) -> Int64:
+    """The `count` most frequent tokens [count], rising, of a response folder's prompts and responses: to draft from."""
+    return most_frequent((read_responses(responses, number).tokens for number in shard_numbers(responses)), size, count)
+
+
+def most_frequent(texts: Iterable[Int32], size: int, count: int) -> Int64:
+    """Ids [count], rising, of the tokens that are most frequent in `texts`; ties go to the smaller id."""
     counts = np.zeros(size, np.int64)
-    for sequence in sequences:
-        counts += np.bincount(sequence.tokens, minlength=size)
-    order = np.argsort(-counts, kind="stable")
-    return TrainingVocabulary(size, np.sort(order[:frequent]), sampled)
+    for tokens in texts:
+        counts += np.bincount(tokens, minlength=size)
+    return np.sort(np.argsort(-counts, kind="stable")[:count])

@@ -43,7 +43,9 @@ class Orchestrator:
         self.observer = observer
         slots = min(settings.max_slots, engines.target_limits.max_slots, engines.drafter_limits.max_slots)
         self._admission = Admission(Capacity.of(engines.target_limits, slots, settings.max_queue))
-        self.loop = RoundLoop(engines, policy, self._admission, settings.prefill_chunk, calibration, costs)
+        self.loop = RoundLoop(
+            engines, policy, self._admission, settings.prefill_chunk, calibration, costs, settings.diagnose
+        )
         self._policies = policies
         self._policy_name = settings.policy
         self._wake = threading.Condition()

@@ -82,6 +82,15 @@ def draft_lengths(sequences: Sequence[life.Sequence], proposals: Proposals, gamm
     return np.maximum(lengths, np.minimum(proposals.plan.floors[rows], limits))
 
 
+def whole_drafts(sequences: Sequence[life.Sequence], proposals: Proposals) -> Int32:
+    """All draft tokens there are [R] of `sequences`, within their own limits: what a diagnosis verifies."""
+    drafts = [proposals.drafts.get(sequence) for sequence in sequences]
+    return np.array([
+        0 if draft is None else min(len(draft.tokens), max(0, sequence.draft_limit))
+        for sequence, draft in zip(sequences, drafts, strict=True)
+    ], np.int32)
+
+
 def learn(turn: Turn, lookup: LookupDraft, tokens: list[int], accepted: int, memory: AcceptanceMemory) -> None:
     """What a round says about its drafts: `tokens` are those that it put out, the first `accepted` of them drafts."""
     sequence = turn.sequence

@@ -29,6 +29,7 @@ from dspark.orchestrator.proposals import (
     draft_lengths,
     learn,
     scheduling_batch,
+    whole_drafts,
 )
 from dspark.orchestrator.sequence import Phase
 from dspark.orchestrator.statistics import RoundReport
@@ -62,13 +63,14 @@ class RoundLoop:
 
     def __init__(
         self, engines: Engines, policy: Policy, admission: Admission, prefill_chunk: int,
-        calibration: Calibration | None = None, costs: ObservingCosts | None = None,
+        calibration: Calibration | None = None, costs: ObservingCosts | None = None, diagnoses: bool = False,
     ) -> None:
         self._engines = engines
         self._admission = admission
         self._prefill_chunk = prefill_chunk
         self._temperatures = None if calibration is None else calibration.temperatures
         self._costs = costs
+        self._diagnoses = diagnoses  # verify whole drafts, commit what the policy would have had verified
         self._memory = AcceptanceMemory(engines.block_size)
         self._released: set[int] = set()      # slots that the target has not been told of yet
         self._report = RoundReport(engines.block_size)
@@ -187,13 +189,14 @@ class RoundLoop:
         decoding = [sequence for sequence in self.active if sequence.phase is Phase.DECODING]
         if proposals is None or not decoding:
             return []
-        lengths = draft_lengths(decoding, proposals, self._engines.block_size)
+        windows = draft_lengths(decoding, proposals, self._engines.block_size)
+        lengths = whole_drafts(decoding, proposals) if self._diagnoses else windows
         return [
             steps.verification(
-                sequence, proposals.drafts.get(sequence), int(length), self._engines.drafter_limits.candidates,
-                self._needs_features(sequence, sequence.committed + 1),
+                sequence, proposals.drafts.get(sequence), int(length), int(window),
+                self._engines.drafter_limits.candidates, self._needs_features(sequence, sequence.committed + 1),
             )
-            for sequence, length in zip(decoding, lengths, strict=True)
+            for sequence, length, window in zip(decoding, lengths, windows, strict=True)
         ]
 
     def _prefills(self) -> list[Turn]:

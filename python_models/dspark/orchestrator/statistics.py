@@ -24,6 +24,10 @@ class SequenceStatistics:
     drafted: int = 0
     verified: int = 0
     accepted: int = 0
+    lookup_rounds: int = 0           # whose drafts came from prompt lookup
+    lookup_verified: int = 0
+    lookup_accepted: int = 0
+    acceptable: int = 0              # accepted, also beyond what a diagnosis lets be committed
     verified_by_position: list[int] = field(init=False)
     accepted_by_position: list[int] = field(init=False)
     judged_by_position: list[int] = field(init=False)        # verified, and every draft before it was accepted
@@ -33,11 +37,15 @@ class SequenceStatistics:
         self.accepted_by_position = [0] * self.block_size
         self.judged_by_position = [0] * self.block_size
 
-    def count_round(self, verified: int, accepted: int) -> None:
+    def count_round(self, verified: int, accepted: int, lookup: bool) -> None:
         """Count one round that verified `verified` draft tokens and accepted the first `accepted` of them."""
         self.rounds += 1
         self.verified += verified
         self.accepted += accepted
+        if lookup:
+            self.lookup_rounds += 1
+            self.lookup_verified += verified
+            self.lookup_accepted += accepted
         for position in range(verified):
             self.verified_by_position[position] += 1
             self.accepted_by_position[position] += position < accepted
@@ -57,6 +65,10 @@ class SequenceStatistics:
             "drafted": self.drafted,
             "verified": self.verified,
             "accepted": self.accepted,
+            "lookup_rounds": self.lookup_rounds,
+            "lookup_verified": self.lookup_verified,
+            "lookup_accepted": self.lookup_accepted,
+            "acceptable": self.acceptable,
             "tau": round(1 + self.accepted / self.rounds, 4) if self.rounds else None,
             "verified_by_position": self.verified_by_position,
             "accepted_by_position": self.accepted_by_position,
@@ -81,6 +93,9 @@ class RoundReport:
     drafted: int = 0
     verified: int = 0
     accepted: int = 0
+    acceptable: int = 0              # what the target would keep: in a diagnosis more than what is committed
+    lookup_verified: int = 0         # of the verified, those from prompt lookup
+    lookup_accepted: int = 0
     output_tokens: int = 0
     active: int = 0                  # sequences that hold a slot after the round
     waiting: int = 0
@@ -97,10 +112,14 @@ class RoundReport:
     def __post_init__(self) -> None:
         self.verified_at, self.predicted_at, self.observed_at = (np.zeros(self.block_size) for _ in range(3))
 
-    def count_verification(self, survival: Float64, accepted: int) -> None:
-        """Count one sequence's verified drafts, of predicted survival [n], the first `accepted` of which survived."""
+    def count_verification(self, survival: Float64, accepted: int, acceptable: int) -> None:
+        """Count one sequence's verified drafts, of predicted survival [n].
+
+        The first `acceptable` of them survived, the first `accepted` were committed.
+        """
         self.verified += len(survival)
         self.accepted += accepted
+        self.acceptable += acceptable
         self.verified_at[: len(survival)] += 1
         self.predicted_at[: len(survival)] += survival
-        self.observed_at[:accepted] += 1
+        self.observed_at[:acceptable] += 1

@@ -73,6 +73,12 @@ class Turn:
     wants_features: bool
     reads_prompt: bool = False
     draft: Draft | None = None       # whose first draft_count tokens are verified
+    window: int = 0                  # of those, how many may be committed: all, unless a diagnosis verifies more
+
+    @property
+    def source(self) -> Source | None:
+        """Where the drafts come from; None without any."""
+        return None if self.draft is None else self.draft.source
 
     @property
     def survival(self) -> Float64:
@@ -102,15 +108,15 @@ def drafter_step(sequences: Sequence[life.Sequence], limits: DrafterLimits) -> D
 
 
 def verification(
-    sequence: life.Sequence, draft: Draft | None, length: int, candidates: int, wants_features: bool,
+    sequence: life.Sequence, draft: Draft | None, length: int, window: int, candidates: int, wants_features: bool,
 ) -> Turn:
-    """The turn of a decoding sequence: its anchor and the first `length` tokens of its draft."""
+    """The turn of a decoding sequence: its anchor and the first `length` tokens of its draft, `window` to commit."""
     anchor = np.array([sequence.anchor], np.int32)
     if draft is None or not length:
         return Turn(sequence, anchor, 0, *_no_drafts(candidates), True, wants_features)
     return Turn(
         sequence, np.concatenate([anchor, draft.tokens[:length]]), length, draft.ids[:length], draft.probs[:length],
-        True, wants_features, draft=draft,
+        True, wants_features, draft=draft, window=window,
     )
 
 

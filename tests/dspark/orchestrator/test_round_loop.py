@@ -54,10 +54,11 @@ class Bench:
     """An orchestrator whose rounds the test runs itself."""
 
     def __init__(
-        self, tokenizer, policy="full", noise=0.5, prefill_chunk=8, max_slots=8, max_queue=64, costs=COSTS, **limits
+        self, tokenizer, policy="full", noise=0.5, prefill_chunk=8, max_slots=8, max_queue=64,
+        costs=COSTS, diagnose=False, **limits,
     ):
         self.target, self.drafter, made = engines(noise, **limits)
-        settings = ServingSettings("", policy, max_queue, max_slots, prefill_chunk)
+        settings = ServingSettings("", policy, max_queue, max_slots, prefill_chunk, diagnose=diagnose)
         self.orchestrator = Orchestrator(made, tokenizer, make_policy(policy, GAMMA, costs), settings)
         self.loop = self.orchestrator.loop
 
@@ -88,7 +89,8 @@ class Bench:
 @pytest.mark.parametrize("policy", STATIC + LEARNING)
 @pytest.mark.parametrize("noise", [0.0, 0.5, 8.0])
 def test_greedy_output_is_that_of_plain_decoding_whatever_the_policy_and_the_drafter(tokenizer, policy, noise):
-    prompts = ["a", "once upon a time", "x" * 12, "abcabcabcab", "a prompt that is longer than one chunk and the window " * 2]
+    longer = "a prompt that is longer than one chunk and the window " * 2
+    prompts = ["a", "once upon a time", "x" * 12, "abcabcabcab", longer]
     requests = [request(prompt, max_tokens=25) for prompt in prompts]
     listeners = Bench(tokenizer, policy, noise).run(*requests)
     assert [listener.tokens for listener in listeners] == [plain_decoding(one) for one in requests]
@@ -251,6 +253,33 @@ def test_a_budget_of_zero_for_a_while_leaves_the_drafters_state_valid(tokenizer)
     assert listener.tokens == plain_decoding(one)
     accepted = [origin == Origin.ACCEPTED for origin in listener.origins]
     assert any(accepted[:20]) and not any(accepted[25:50]) and any(accepted[50:])
+
+
+@pytest.mark.parametrize("policy", ["none", "fixed:2", "full+lookup", "adaptive+lookup"])
+def test_a_diagnosis_verifies_whole_drafts_and_commits_what_the_policy_would(tokenizer, policy):
+    requests = [request(prompt, max_tokens=25) for prompt in ("once upon a time", "abcabcabcab")]
+    bench = Bench(tokenizer, policy, diagnose=True)
+    listeners = bench.run(*requests)
+    assert [listener.tokens for listener in listeners] == [plain_decoding(one) for one in requests]
+    statistics = [json.loads(listener.chunks[-1].statistics) for listener in listeners]
+    assert all(told["acceptable"] >= told["accepted"] for told in statistics)
+    if policy == "fixed:2":
+        assert all(told["verified_by_position"][2:] == [0, 0] for told in statistics)
+        assert any(told["acceptable"] > told["accepted"] for told in statistics)
+        assert max(step.draft_counts.max() for step in bench.target.steps) == GAMMA
+
+
+def test_a_diagnosis_keeps_the_sampled_law(tokenizer):
+    second = [
+        [listener.tokens[1] for listener in Bench(tokenizer, "fixed:1", 2.0, 200, diagnose=diagnose, max_queue=800).run(
+            *[request("ab", max_tokens=4, seed=seed, sampling=SAMPLED) for seed in range(800)]
+        )] for diagnose in (False, True)
+    ]
+    from scipy.stats import chi2_contingency
+
+    likely = [token for token in set(second[0]) if second[0].count(token) >= 10]
+    table = [[row.count(token) for token in likely] + [sum(token not in likely for token in row)] for row in second]
+    assert chi2_contingency(np.array(table) + 1e-9).pvalue > 1e-3
 
 
 def test_prompts_are_read_in_chunks_shared_by_all_and_ride_with_verification(tokenizer):

@@ -82,8 +82,8 @@ def test_a_language_with_one_successor_a_token_is_accepted_almost_whole(data, tm
         sampled_tokens=sampled, learning_rate=1e-2, warm_up_steps=10, validate_every=1000, checkpoint_every=1000,
     )  # fmt: skip
     validation = fit_drafter(config, new_drafter(data)).validation
-    assert validation.greedy.tau > 7.9
-    assert validation.sampled.tau > 7.5
+    assert validation.greedy.tau > 7.5
+    assert validation.sampled.tau > 7.0
 
 
 def test_another_configuration_is_not_resumed(data, tmp_path):
