@@ -39,4 +39,4 @@ lossless: engine
 	$(DSPARK) evaluate --lossless --engine int8 --prompts $(PROMPTS) --limit 20 --max-tokens 128 --concurrency 1,16 $(ARGS)
 
 bench: engine
-	$(DSPARK) bench --engine int8 --prompts $(PROMPTS) $(ARGS)
+	$(DSPARK) bench --against-bare --engine int8 --prompts $(PROMPTS) $(ARGS)

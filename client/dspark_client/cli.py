@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
 import typer
 from dspark.errors import ConfigurationError, DSparkError
-from dspark.settings import ServingSettings
 from typer.exceptions import Abort, Exit, TyperException
 
-from dspark_client import train
+from dspark_client import bench_verbs, train
+from dspark_client.options import (
+    DEFAULT_GRPC,
+    DEFAULT_POLICY,
+    LARGEST_SEED,
+    AddressOption,
+    CheckpointOption,
+    ConcurrencyOption,
+    Engine,
+    EngineOption,
+    JsonOption,
+    LimitOption,
+    MaxTokensOption,
+    PolicyOption,
+    PromptsOption,
+    SeedOption,
+    TemperatureOption,
+)
 from dspark_client.paths import DEFAULT_CHECKPOINT
 
 MISMATCH, BAD_INPUT, INTERRUPTED = 1, 2, 130
-DEFAULT_POLICY = ServingSettings.policy
-DEFAULT_GRPC = "127.0.0.1:8001"
-LARGEST_SEED = 2**63 - 1             # every prompt adds a number of 32 bits of its own, within the model's 64
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -28,26 +40,6 @@ app = typer.Typer(
     help="DSpark speculative decoding on Triton. First steps: 'make serve', then 'dspark ask \"Hello\"'.",
 )
 app.add_typer(train.app, name="train", help=train.HELP)
-
-
-class Engine(str, Enum):
-    """int8 weights, the fast default; fp32, the reference."""
-
-    int8 = "int8"
-    fp32 = "fp32"
-
-
-EngineOption = Annotated[Engine, typer.Option(help="Precision of the engine.")]
-CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared checkpoint whose engine is used.")]
-PolicyOption = Annotated[str, typer.Option(help="How many drafts are verified: none, full, fixed:N or threshold:C.")]
-AddressOption = Annotated[str, typer.Option(help="gRPC address of the server; if none listens there, one is started.")]
-PromptsOption = Annotated[list[Path], typer.Option("--prompts", help="Files of JSON lines {id, domain, turns}.")]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="Take at most so many prompts of each file.")]
-MaxTokensOption = Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")]
-TemperatureOption = Annotated[float, typer.Option(min=0.0, help="0 is greedy.")]
-ConcurrencyOption = Annotated[str, typer.Option(help="Requests in flight, such as 1,8,16.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result to this file too.")]
-SeedOption = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer.")]
 
 
 @app.command()
@@ -239,28 +231,8 @@ def evaluate(
         plot(measured, plot_file)
 
 
-@app.command()
-def bench(
-    prompts: PromptsOption,
-    engine: EngineOption = Engine.int8,
-    checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
-    policy: PolicyOption = DEFAULT_POLICY,
-    limit: LimitOption = 16,
-    max_tokens: MaxTokensOption = 64,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds of measurement; medians are reported.")] = 3,
-    json_file: JsonOption = None,
-) -> None:
-    """Measure speed: the server against the bare engine loop, and many streams against one.
-
-    Example: dspark bench --prompts client/prompts/sample.jsonl --json bench.json
-    """
-    from dspark_client.bench import run_bench
-    from dspark_client.deployment import serving_settings
-    from dspark_client.prompts import read_prompts
-    from dspark_client.reporting import report
-
-    settings = serving_settings(checkpoint, engine.value, policy)
-    report(run_bench(settings, read_prompts(prompts, limit), max_tokens, repeats), json_file)
+app.command()(bench_verbs.bench)
+app.command(name="report")(bench_verbs.draw_report)
 
 
 def _say_skipped(line: str) -> None:

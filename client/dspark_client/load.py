@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dspark_client.transport import Chunk, Generation
 
 REQUEST_TIMEOUT_S = 900.0
+Clock = Callable[[], float]          # seconds, of any beginning
 
 
 class Answering(Protocol):
@@ -30,6 +31,7 @@ class Answer:
     times: tuple[float, ...]
     tokens_at: tuple[int, ...]       # how many tokens came at each of `times`
     statistics: Mapping[str, Any]
+    sent_s: float = 0.0              # when it was sent, in seconds since its load began
 
     @property
     def first_s(self) -> float:
@@ -46,35 +48,42 @@ class LoadResult:
 
     answers: list[Answer]
     wall_s: float
+    refused: int = 0                 # requests that a full queue refused; only an open loop goes on after one
 
     @property
     def tokens(self) -> int:
         return sum(len(answer.token_ids) for answer in self.answers)
 
 
-def generate(engines: Answering, generation: Generation) -> Answer:
-    """One request, to its end. Raises DSparkError."""
+def generate(
+    engines: Answering, generation: Generation, clock: Clock = time.perf_counter, began: float | None = None,
+) -> Answer:
+    """One request, to its end, as part of a load that began when `clock` showed `began`. Raises DSparkError."""
     texts, token_ids, times, tokens_at, statistics = [], [], [], [], {}
-    sent = time.perf_counter()
+    sent = clock()
     for chunk in engines.generate(generation, REQUEST_TIMEOUT_S):
         texts.append(chunk.text)
         token_ids.extend(chunk.token_ids)
         statistics = chunk.statistics or statistics
         if chunk.token_ids:
-            times.append(time.perf_counter() - sent)
+            times.append(clock() - sent)
             tokens_at.append(len(chunk.token_ids))
-    return Answer("".join(texts), tuple(token_ids), tuple(times), tuple(tokens_at), statistics)
+    return Answer(
+        "".join(texts), tuple(token_ids), tuple(times), tuple(tokens_at), statistics,
+        0.0 if began is None else sent - began,
+    )
 
 
 def run_load(
     engines: Answering, generations: Sequence[Generation], concurrency: int, progress: Progress, label: str,
+    clock: Clock = time.perf_counter,
 ) -> LoadResult:
     """All requests, `concurrency` of them in flight at any time. Raises DSparkError of the first that fails."""
     task = progress.add_task(label, total=len(generations))
-    started = time.perf_counter()
+    began = clock()
 
     def one(generation: Generation) -> Answer:
-        answer = generate(engines, generation)
+        answer = generate(engines, generation, clock, began)
         progress.advance(task)
         return answer
 
@@ -83,7 +92,7 @@ def run_load(
         answers = list(pool.map(one, generations))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    return LoadResult(answers, time.perf_counter() - started)
+    return LoadResult(answers, clock() - began)
 
 
 def load_progress() -> Progress:

@@ -32,3 +32,14 @@ def parse_numbers(name: str, text: str) -> list[int]:
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise ConfigurationError(f"{name} {text!r}: positive numbers are expected, such as 1,16")
     return [int(part) for part in parts]
+
+
+def parse_rates(name: str, text: str) -> list[float]:
+    """`0.5,1` as numbers; `name` says of what. Raises ConfigurationError."""
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = []
+    if not rates or not all(0 < rate < float("inf") for rate in rates):
+        raise ConfigurationError(f"{name} {text!r}: positive numbers are expected, such as 0.5,1")
+    return rates

@@ -12,7 +12,7 @@ from dspark.engines.contract import EngineFolder
 from dspark.errors import ConfigurationError, InvalidRequestError
 from dspark.settings import ServingSettings
 from dspark_client.acceptance import measure_acceptance
-from dspark_client.bench import CONCURRENCIES, run_bench
+from dspark_client.bench.against_bare import CONCURRENCIES, run_against_bare
 from dspark_client.direct import direct_engines
 from dspark_client.evaluate import evaluate_acceptance, evaluate_lossless
 from dspark_client.load import Answer
@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bench_compares_the_same_tokens_and_fills_every_point(tiny_settings: ServingSettings) -> None:
-    report = run_bench(tiny_settings, PROMPTS, max_tokens=12, repeats=1)
+    report = run_against_bare(tiny_settings, PROMPTS, max_tokens=12, repeats=1)
     assert report.server_against_bare.same_tokens
     assert report.server_against_bare.ratio > 0
     assert [(point.policy, point.concurrency) for point in report.points] == [

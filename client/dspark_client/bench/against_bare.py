@@ -1,4 +1,4 @@
-"""`dspark bench`: what the server costs beside the bare engine loop, and what many streams gain over one."""
+"""`dspark bench --against-bare`: what the server costs beside the bare engine loop, and many streams against one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from dspark.orchestrator.tokenizer import Tokenizer
 from dspark.settings import ServingSettings
 from rich.progress import Progress
 
-from dspark_client.bare_loop import decode_plainly
+from dspark_client.bench.bare_loop import decode_plainly
+from dspark_client.bench.counters import CounterReading
+from dspark_client.bench.plan import ALL_DOMAINS, Run
+from dspark_client.bench.points import PLAIN, Point, summarise
+from dspark_client.bench.samples import Sample, summarise_load
 from dspark_client.load import generate, load_progress, run_load
-from dspark_client.points import Point, Sample, measure_sample, summarise
 from dspark_client.prompts import Prompt
 from dspark_client.sessions import OwnServer, own_server
 from dspark_client.transport import Generation
 
 CONCURRENCIES = (1, 8, 16)
-PLAIN = "none"
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ServerAgainstBare:
 
 
 @dataclass(frozen=True)
-class BenchReport:
+class AgainstBareReport:
     """The result, in the names of its JSON. `speedups` compares tokens/s with concurrency 1, plain decoding."""
 
     points: list[Point]
@@ -49,7 +51,9 @@ class BenchReport:
     max_tokens: int
 
 
-def run_bench(settings: ServingSettings, prompts: Sequence[Prompt], max_tokens: int, repeats: int) -> BenchReport:
+def run_against_bare(
+    settings: ServingSettings, prompts: Sequence[Prompt], max_tokens: int, repeats: int,
+) -> AgainstBareReport:
     """Measure everything on one server of our own. Raises DSparkError when a request fails."""
     folder = EngineFolder(Path(settings.engine_folder))
     tokenizer = Tokenizer(folder.tokenizer)
@@ -62,9 +66,9 @@ def run_bench(settings: ServingSettings, prompts: Sequence[Prompt], max_tokens: 
     ]
     with own_server(settings) as server, load_progress() as progress:
         compared = _against_bare(settings, server, generations, progress)
-        points = _points(settings.policy, server, generations, repeats, progress)
-    speed = {point.concurrency: point.tokens_per_second for point in points if point.policy == PLAIN}
-    return BenchReport(
+        points = summarise(_samples(settings.policy, server, generations, repeats, progress))
+    speed = {point.concurrency: point.tokens_per_second_whole for point in points if point.policy == PLAIN}
+    return AgainstBareReport(
         points=points,
         server_against_bare=compared,
         speedups={f"concurrency_{c}": round(speed[c] / speed[1], 3) for c in CONCURRENCIES[1:]},
@@ -108,20 +112,19 @@ def _against_bare(
     )
 
 
-def _points(
+def _samples(
     policy: str, server: OwnServer, generations: Sequence[Generation], repeats: int, progress: Progress,
-) -> list[Point]:
+) -> list[Sample]:
     """Every concurrency with and without speculation, all of them once in every repeat."""
     drafting = [replace(generation, max_draft_tokens=None) for generation in generations]
     loads = {PLAIN: list(generations)} | ({} if policy == PLAIN else {policy: drafting})
-    samples: dict[tuple[str, int], list[Sample]] = {}
+    samples = []
     for repeat in range(repeats):
         for concurrency in CONCURRENCIES:
             for name, load in loads.items():
+                run = Run(name, concurrency, None, ALL_DOMAINS, repeat)
                 label = f"{name}, {concurrency} at a time, {repeat + 1} of {repeats}"
-                sample = measure_sample(
-                    server.metrics_address,
-                    lambda load=load, c=concurrency, label=label: run_load(server.connection, load, c, progress, label),
-                )
-                samples.setdefault((name, concurrency), []).append(sample)
-    return [summarise(name, concurrency, found) for (name, concurrency), found in samples.items()]
+                reading = CounterReading(server.metrics_address)
+                result = run_load(server.connection, load, concurrency, progress, label)
+                samples.append(summarise_load(run, result, counters=reading.growth()))
+    return samples
