@@ -84,10 +84,20 @@ def serve(
     max_queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are refused at once.")] = 64,
     max_slots: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 32,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of the target; 0 takes all cores.")] = 0,
+    allow_unprofiled: Annotated[
+        bool, typer.Option("--allow-unprofiled", help="Serve adaptive policies without a curve: all is verified.")
+    ] = False,
+    online: Annotated[bool, typer.Option(help="Correct the curve by what served steps take.")] = True,
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose", help="Verify whole drafts, commit what the policy would: shows the ceiling.")
+    ] = False,
+    switchable_policies: Annotated[
+        bool, typer.Option("--switchable-policies", help="Let a request change the policy; for benchmarks.")
+    ] = False,
 ) -> None:
     """Serve the built engines until Ctrl-C.
 
-    Example: dspark serve --engine int8 --policy threshold:0.6
+    Example: dspark serve --engine int8 --policy adaptive+lookup
     """
     from dspark_client import paths
     from dspark_client.deployment import check_deployment, serving_settings
@@ -96,7 +106,8 @@ def serve(
 
     settings = replace(
         serving_settings(checkpoint, engine.value, policy),
-        max_queue=max_queue, max_slots=max_slots, threads=threads,
+        max_queue=max_queue, max_slots=max_slots, threads=threads, allow_unprofiled=allow_unprofiled,
+        online_costs=online, diagnose=diagnose, switchable_policies=switchable_policies,
     )
     check_deployment(settings)
     run(settings, paths.model_repository(), Ports(http_port, grpc_port, metrics_port), host)

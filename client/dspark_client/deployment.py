@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dspark.deployment import check_policy
 from dspark.engines.contract import EngineFolder
 from dspark.engines.loading import read_drafter_limits, read_target_limits
 from dspark.errors import ConfigurationError
-from dspark.scheduling import make_scheduler
 from dspark.settings import ServingSettings
 
 from dspark_client import paths
@@ -24,7 +24,7 @@ def check_deployment(settings: ServingSettings) -> None:
     for part in (folder.target, folder.drafter, folder.tokenizer):
         if not part.is_dir():
             raise ConfigurationError(f"{part} is missing: run 'dspark build --engine {folder.root.name}' first")
-    make_scheduler(settings.policy, block_size(folder))
+    check_policy(settings)
 
 
 def block_size(folder: EngineFolder) -> int:

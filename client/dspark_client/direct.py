@@ -10,10 +10,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from dspark import orchestrator as library
+from dspark.deployment import deploy
 from dspark.engines.contract import EngineFolder
 from dspark.engines.loading import load_drafter, load_target
 from dspark.errors import DSparkError, EngineError
-from dspark.scheduling import Calibration, make_scheduler
 from dspark.settings import ServingSettings
 from rich.console import Console
 
@@ -90,17 +90,10 @@ def direct_engines(settings: ServingSettings) -> Iterator[DirectEngines]:
         with Console(stderr=True).status("loading the engines"):
             target = stack.enter_context(closing(load_target(folder.target, settings.threads)))
             drafter = stack.enter_context(closing(load_drafter(folder.drafter)))
-        engines = library.Engines(target.step, drafter.step, target.limits, drafter.limits)
-        tokenizer, gamma = library.Tokenizer(folder.tokenizer), engines.block_size
-        orchestrator = library.Orchestrator(
-            engines, tokenizer, make_scheduler(settings.policy, gamma), settings,
-            Calibration.read(folder.drafter, gamma),
-        )
-        orchestrator.start()
-        stack.callback(orchestrator.close)
-        yield DirectEngines(
-            orchestrator, library.RequestRules(tokenizer, engines.target_limits, settings.default_max_tokens)
-        )
+        deployment = deploy(settings, target.step, drafter.step)
+        deployment.orchestrator.start()
+        stack.callback(deployment.orchestrator.close)
+        yield DirectEngines(deployment.orchestrator, deployment.rules)
 
 
 def _chunk(chunk: library.Chunk) -> Chunk:

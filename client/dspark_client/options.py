@@ -23,7 +23,9 @@ class Engine(str, Enum):
 
 EngineOption = Annotated[Engine, typer.Option(help="Precision of the engine.")]
 CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared checkpoint whose engine is used.")]
-PolicyOption = Annotated[str, typer.Option(help="How many drafts are verified: none, full, fixed:N or threshold:C.")]
+PolicyOption = Annotated[str, typer.Option(help=
+    "How many drafts are verified: none, full, fixed:N, threshold:C or adaptive; +lookup adds prompt lookup."
+)]
 AddressOption = Annotated[str, typer.Option(help="gRPC address of the server; if none listens there, one is started.")]
 PromptsOption = Annotated[list[Path], typer.Option("--prompts", help="Files of JSON lines {id, domain, turns}.")]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="Take at most so many prompts of each file.")]

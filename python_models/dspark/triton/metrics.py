@@ -45,12 +45,16 @@ BY_POSITION = {
 class RoundMetrics:
     """Takes reports from the loop's thread and passes them on from a thread of its own."""
 
-    def __init__(self, gamma: int) -> None:
+    def __init__(self, gamma: int, profiled: bool) -> None:
         self._lock = threading.Lock()
         self._reports: list[RoundReport] = []
         self._families: list[Any] = []       # a family that is collected takes its metrics with it
         kinds = pb_utils.MetricFamily
         self._rounds = self._metric("dspark_rounds_total", "Rounds", kinds.COUNTER)
+        self._profiled = self._metric(
+            "dspark_profiled", "1: the policy has the throughput curve that it needs; 0: served unprofiled", kinds.GAUGE
+        )
+        self._profiled.set(float(profiled))
         self._counters = {name: self._metric(*about, kinds.COUNTER) for name, about in COUNTERS.items()}
         self._gauges = {name: self._metric(*about, kinds.GAUGE) for name, about in GAUGES.items()}
         self._by_position = {name: self._positions(*about, gamma) for name, about in BY_POSITION.items()}
