@@ -5,12 +5,14 @@ The one module of the client that imports torch, by way of dspark_build.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from dspark.engines.contract import EngineFolder
 from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import BuildFacts, TargetRecord, read_record
 from dspark.errors import ConfigurationError
+from dspark.scheduling.calibration import CALIBRATION_FILE
 from dspark_build.checkpoints.form import copy_tokenizer, new_folder
 from dspark_build.checkpoints.prepare import prepare
 from dspark_build.drafters import initialise_drafter, save_drafter_checkpoint
@@ -56,6 +58,8 @@ def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: 
         progress(f"building {engine} target", 3, 3)
         progress(f"building {engine} drafter", 0, 1)
         build_drafter(drafter, checkpoint, engine, parts.drafter)
+        if (drafter / CALIBRATION_FILE).is_file():       # shipped with the drafter; `dspark calibrate` replaces it
+            shutil.copyfile(drafter / CALIBRATION_FILE, parts.drafter / CALIBRATION_FILE)
         progress(f"building {engine} drafter", 1, 1)
         copy_tokenizer(checkpoint, parts.tokenizer)
     console.print(f"{folder.root} is ready", markup=False)

@@ -67,8 +67,7 @@ def best_budget(survival: Float64, limits: Int32, steps_per_second: Float64) -> 
 
     Raises ConfigurationError where the curve steps_per_second [N + 1] does not reach all N admissible drafts.
     """
-    _, survivals = _candidates(survival, limits)
-    return int(_throughput(survivals, len(limits), steps_per_second).argmax())
+    return int(_throughput(likeliest_survivals(survival, limits), len(limits), steps_per_second).argmax())
 
 
 def stale_budget(stale_survival: Float64, survival: Float64, limits: Int32, steps_per_second: Float64) -> Int32:
@@ -85,9 +84,10 @@ def _candidates(survival: Float64, limits: Int32) -> tuple[Int64, Float64]:
 
     Since survival does not increase along a block, the first n always form a prefix of every block.
     """
-    requests, positions = np.nonzero(np.arange(survival.shape[1]) < limits[:, None])
-    survivals = survival[requests, positions]
-    order = np.lexsort((requests, positions, -survivals))
+    admissible = np.arange(survival.shape[1])[:, None] < limits          # [gamma, R]: by position, then by request
+    requests = np.nonzero(admissible)[1]
+    survivals = survival.T[admissible]
+    order = (-survivals).argsort(kind="stable")
     return requests[order], survivals[order]
 
 
