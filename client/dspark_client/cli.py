@@ -12,7 +12,7 @@ import typer
 from dspark.errors import ConfigurationError, DSparkError
 from typer.exceptions import Abort, Exit, TyperException
 
-from dspark_client import bench_verbs, train
+from dspark_client import bench_verbs, calibrate_verb, profile_verb, train
 from dspark_client.options import (
     DEFAULT_GRPC,
     DEFAULT_POLICY,
@@ -242,6 +242,8 @@ def evaluate(
         plot(measured, plot_file)
 
 
+app.command()(calibrate_verb.calibrate)
+app.command()(profile_verb.profile)
 app.command()(bench_verbs.bench)
 app.command(name="report")(bench_verbs.draw_report)
 
