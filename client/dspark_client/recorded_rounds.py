@@ -16,8 +16,9 @@ from dspark_client.simulation import RecordedSequence
 def read_recorded_rounds(path: Path) -> list[RecordedSequence]:
     """The sequences of a file of JSON lines, one round a line, in the order of the rounds.
 
-    A line has prompt (its id), domain, temperature, round (its number), logits [gamma] (null: no confidence head) and
-    accepted, of the whole block. Raises ConfigurationError naming the line.
+    A line has prompt (its id), domain, temperature, round (its number), logits [gamma] (null: no confidence head),
+    verified and accepted. Where less than a block is verified, what is accepted of it is taken for all that would be.
+    Raises ConfigurationError naming the line.
     """
     rounds: dict[tuple[str, str, float], list[Mapping[str, Any]]] = {}
     try:
@@ -32,10 +33,8 @@ def read_recorded_rounds(path: Path) -> list[RecordedSequence]:
             values = json.loads(line)
             key = (str(values["prompt"]), str(values["domain"]), float(values["temperature"]))
             gamma, accepted = len(values["logits"]), int(values["accepted"])
-            if not 0 <= accepted <= gamma:
-                raise ValueError(f"{accepted} of {gamma} drafts accepted")
-            if int(values["verified"]) != gamma:
-                raise ValueError(f"{values['verified']} of {gamma} drafts verified: whole blocks are needed")
+            if not 0 <= accepted <= int(values["verified"]) <= gamma:
+                raise ValueError(f"{accepted} accepted of {values['verified']} verified of {gamma} drafts")
             rounds.setdefault(key, []).append({"round": int(values["round"]), **values})
         except (ValueError, TypeError, LookupError) as error:
             raise ConfigurationError(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from dspark.engines.contract import EngineFolder
 from dspark.errors import ConfigurationError
 from dspark.scheduling import make_policy
+from dspark.scheduling.curve_record import CurveRecord, DrafterPoint, TargetPoint
 from dspark_client.bench.simulated import SimulationOptions, simulated_sweep
 from dspark_client.published_curve import PublishedCosts
 from dspark_client.recorded_rounds import read_recorded_rounds
@@ -132,7 +135,8 @@ def test_a_drafter_without_confidence_head_has_nan_logits(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("bad", [
-    a_round(verified=1), a_round(accepted=4), a_round(logits=3), {"prompt": "a"}, a_round(round="x"),
+    a_round(verified=1), a_round(verified=4), a_round(accepted=4), a_round(logits=3), a_round(round="x"),
+    {"prompt": "a"},
 ])
 def test_a_round_that_cannot_be_replayed_is_refused_naming_its_line(tmp_path: Path, bad: dict[str, object]) -> None:
     path = tmp_path / "rounds.jsonl"
@@ -165,6 +169,28 @@ def test_a_simulated_sweep_has_the_points_of_a_sweep(tmp_path: Path) -> None:
     assert full.tau == 1.0 and full.ratio_to_none < 1.0 and full.verified_per_request == GAMMA
     assert points["full", 4, "math"].tau == pytest.approx(2.5, abs=0.2)
     assert plain.ttft_ms is None and plain.repeats == 2
+
+
+def test_a_measured_curve_gives_the_times_of_its_engine(tmp_path: Path) -> None:
+    folder = EngineFolder(tmp_path / "engine")
+    folder.root.mkdir()
+    target = [
+        TargetPoint(sequences, tokens / sequences, context, 7, 0.01 + 0.001 * tokens, 0.0)
+        for sequences in (1, 2, 4) for tokens in (sequences, 4 * sequences) for context in (16.0, 256.0)
+    ]
+    drafter = [DrafterPoint(sequences, 7, 0.002 + 0.001 * sequences, 0.0) for sequences in (1, 2, 4)]
+    path = CurveRecord("engine", "machine", "now", True, tuple(target), tuple(drafter)).write(folder)
+    report = simulated_sweep(replace(options(tmp_path, "none", "full"), curve=path, concurrencies=[4], by_domain=False))
+    plain, full = report.points
+    assert plain.tokens_per_second == pytest.approx(4 / 0.014, rel=0.001)
+    assert full.tokens_per_second == pytest.approx(4 * full.tau / (0.006 + 0.026), rel=0.001)
+
+
+def test_a_curve_of_another_name_is_refused(tmp_path: Path) -> None:
+    asked = options(tmp_path, "none")
+    asked.curve.write_text("{}")
+    with pytest.raises(ConfigurationError, match="neither a published table nor called"):
+        simulated_sweep(asked)
 
 
 def test_lookup_cannot_be_simulated(tmp_path: Path) -> None:

@@ -82,10 +82,11 @@ def _server(options: SweepOptions, settings: ServingSettings) -> Iterator[tuple[
         return
     for policy in options.policies:
         check_deployment(replace(settings, policy=policy))
-    most = max([level.concurrency or 1 for level in options.levels])
-    first = next(filter(is_adaptive, options.policies), options.policies[0])          # one that needs the curve, if any
+    adaptive = [policy for policy in options.policies if is_adaptive(policy)]
+    most = max(level.concurrency or 1 for level in options.levels)
     own = replace(
-        settings, policy=first, switchable_policies=True,
+        settings, policy=[*adaptive, *options.policies][0], switchable_policies=True,
+        allow_unprofiled=settings.allow_unprofiled or not adaptive,      # a curve is needed where a policy reads it
         max_slots=max(settings.max_slots, most), max_queue=max(settings.max_queue, most),
     )
     with own_server(own) as server:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from dspark.engines.contract import EngineFolder
 from dspark.errors import ConfigurationError
-from dspark.scheduling import Calibration, Policy, StepCosts, make_policy
+from dspark.scheduling import Calibration, Policy, StepCosts, ThroughputCurve, make_policy
+from dspark.scheduling.curve_record import CURVE_FILE, CurveRecord
 
 from dspark_client.bench.plan import ALL_DOMAINS, Level, Run, plan_runs
 from dspark_client.bench.points import Point, summarise
@@ -85,9 +86,12 @@ def simulated_sweep(options: SimulationOptions) -> SimulationReport:
 
 
 def _costs(path: Path, gamma: int) -> StepCosts:
+    """Step times, of whatever engine and machine they are."""
     if is_published_table(path):
         return PublishedCosts.of(read_object(path))
-    raise ConfigurationError(f"{path}: curve.json files cannot be simulated yet; a published table can")
+    if path.name != CURVE_FILE:
+        raise ConfigurationError(f"{path} is neither a published table nor called {CURVE_FILE}, as profiles are")
+    return ThroughputCurve.of(CurveRecord.read(EngineFolder(path.parent)), gamma)
 
 
 def _policy(name: str, gamma: int, costs: StepCosts) -> Policy:
