@@ -9,6 +9,7 @@ from dspark.scheduling.curve_record import MEASURE, CurveRecord, DrafterPoint, T
 
 MEANINGFUL_RISE = 1.1                # largest step over smallest; below it every draft is free
 TOLERANCE = 0.15                     # of a step's time, beyond the spreads: machines drift while they are measured
+UNSTABLE_TOLERANCE = 0.5             # where a curve says of itself that its times are not settled
 
 
 def check_fits(record: CurveRecord, engine: str, machine: str) -> None:
@@ -41,16 +42,18 @@ def check_shape(record: CurveRecord) -> None:
             f"the throughput curve is flat: {_step(largest)} took {_ms(largest)}, {_step(smallest)} {_ms(smallest)}; a "
             f"scheduler could only verify everything, for which --policy full needs no curve; {MEASURE} again"
         )
-    _check_order([(point, (point.sequences, point.tokens, point.context)) for point in record.target])
-    _check_order([(point, (point.sequences,)) for point in record.drafter])
+    tolerance = TOLERANCE if record.stable else UNSTABLE_TOLERANCE
+    _check_order([(point, (point.tokens, point.sequences, point.context)) for point in record.target], tolerance)
+    _check_order([(point, (point.sequences,)) for point in record.drafter], tolerance)
 
 
-def _check_order(points: Sequence[tuple[TargetPoint | DrafterPoint, tuple[float, ...]]]) -> None:
+def _check_order(points: Sequence[tuple[TargetPoint | DrafterPoint, tuple[float, ...]]], tolerance: float) -> None:
+    """Compare every point with those whose first size is larger and whose others are not smaller."""
     for point, size in points:
         for larger, larger_size in points:
-            if size == larger_size or any(a > b for a, b in zip(size, larger_size, strict=True)):
+            if larger_size[0] <= size[0] or any(a > b for a, b in zip(size, larger_size, strict=True)):
                 continue
-            noise = point.spread_s + larger.spread_s + TOLERANCE * point.median_s
+            noise = point.spread_s + larger.spread_s + tolerance * point.median_s
             if point.median_s - larger.median_s > noise:
                 raise ConfigurationError(
                     f"the throughput curve contradicts itself: {_step(larger)} took {_ms(larger)}, less than the "

@@ -221,6 +221,14 @@ def test_a_larger_step_that_is_faster_within_what_times_spread_is_taken(folder: 
     assert ThroughputCurve.read(folder, GAMMA).stable
 
 
+def test_a_curve_that_calls_itself_unstable_may_contradict_itself_more(folder: EngineFolder) -> None:
+    record = record_of(lambda r, b, c: stairs(r, b, c) * (0.55 if (r, b) == (16, 96) else 1))
+    write_here(folder, record)
+    assert "contradicts itself" in refusal(folder)
+    write_here(folder, replace(record, stable=False))
+    assert not ThroughputCurve.read(folder, GAMMA).stable
+
+
 def test_a_drafter_that_is_clearly_faster_for_more_sequences(folder: EngineFolder) -> None:
     record = record_of()
     write_here(folder, replace(record, drafter=(*record.drafter, DrafterPoint(33, 7, 1e-3, 0.0))))
