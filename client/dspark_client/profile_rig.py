@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
-from dspark.engines.contract import (
-    DrafterEngine,
-    DrafterStep,
-    Int32,
-    SamplingArrays,
-    TargetEngine,
-    TargetStep,
-)
+from dspark.engines.contract import DrafterEngine, DrafterStep, Float32, Int32, TargetEngine, TargetStep
+from dspark.engines.warm_up import blank_step
 
 from dspark_client.profile_sizes import Size, SlotPlan, TargetSize
 
@@ -20,7 +15,6 @@ Clock = Callable[[], float]
 
 PROMPT_CHUNK = 128                   # tokens of a step that fills slots
 APPENDED = 2                         # context rows that a round adds to a sequence
-NONE = np.zeros(0, np.int32)
 
 
 class Rig:
@@ -104,18 +98,16 @@ class Rig:
 
     def _step(
         self, slots: Int32, positions: Int32, counts: Int32, drafts: Int32, samples: bool, draft_ids: Int32,
-        draft_probs: np.ndarray,
+        draft_probs: Float32,
     ) -> TargetStep:
         size, limits = slots.size, self.target.limits
-        zeros, ones = np.zeros(size, np.float32), np.ones(size, np.float32)
-        return TargetStep(
+        return replace(
+            blank_step(size, limits.max_draft_tokens + 1),
             slots=slots, positions=positions.astype(np.int32), token_counts=counts, draft_counts=drafts,
             samples=np.full(size, samples), wants_features=np.full(size, samples),
-            wants_log_probs=np.zeros(size, np.bool_),
             tokens=self._random.integers(0, limits.vocabulary_size, counts.sum(), np.int32),
             draft_ids=draft_ids, draft_probs=draft_probs,
-            sampling=SamplingArrays(zeros, np.zeros(size, np.int32), ones, zeros, ones),
-            uniforms=self._random.random((size, limits.max_draft_tokens + 1), np.float32), released=NONE,
+            uniforms=self._random.random((size, limits.max_draft_tokens + 1), np.float32),
         )
 
     def _drafter_step(self, sequences: int) -> DrafterStep:

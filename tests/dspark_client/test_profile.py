@@ -17,13 +17,13 @@ from dspark.engines.contract import (
     DrafterResult,
     DrafterStep,
     EngineFolder,
-    SamplingArrays,
     TargetEngine,
     TargetLimits,
     TargetResult,
     TargetStep,
 )
 from dspark.engines.loading import load_drafter, load_target
+from dspark.engines.warm_up import blank_step
 from dspark.errors import ConfigurationError
 from dspark.scheduling.curve import ThroughputCurve
 from dspark.scheduling.curve_record import CURVE_FILE
@@ -130,12 +130,7 @@ def measured(built: EngineFolder, loaded: tuple[TargetEngine, DrafterEngine]) ->
 def paced_engines(target: TargetEngine, drafter: DrafterEngine) -> Paced:
     """With all slots of the target free."""
     every = np.arange(SLOTS, dtype=np.int32)
-    none = np.zeros(0, np.int32)
-    empty = TargetStep(
-        none, none, none, none, *(3 * [np.zeros(0, np.bool_)]), none, np.zeros((0, 1), np.int32),
-        np.zeros((0, 1), np.float32), _no_sampling(), np.zeros((0, GAMMA + 1), np.float32), every,
-    )
-    target.step(empty)
+    target.step(replace(blank_step(0, GAMMA + 1), released=every))
     return Paced(target, drafter)
 
 
@@ -294,8 +289,3 @@ def _limits() -> TargetLimits:
 
 def _drafter_limits() -> DrafterLimits:
     return DrafterLimits(49152, 576, 7, 64, 32, 256, True)
-
-
-def _no_sampling() -> SamplingArrays:
-    none = np.zeros(0, np.float32)
-    return SamplingArrays(none, none.astype(np.int32), none, none, none)
