@@ -22,12 +22,12 @@ def markdown(report: AcceptanceReport) -> str:
     )
     mean = ["mean", f"{report.tau:.2f}", *[""] * (len(_header(report)) - 2)]
     tables = [
-        _table(["data set", *_header(report)[1:]], [*_rows(report.datasets), mean]),
-        _table(["domain", *_header(report)[1:]], _rows(report.domains)),
+        table(["data set", *_header(report)[1:]], [*_rows(report.datasets), mean]),
+        table(["domain", *_header(report)[1:]], _rows(report.domains)),
     ]
     if report.blocks:
         rows = [[length, f"{tau:.2f}"] for length, tau in report.blocks.items()]
-        tables.append(_table(["drafts verified", "τ"], rows))
+        tables.append(table(["drafts verified", "τ"], rows))
     return "\n\n".join([about, *tables]) + "\n"
 
 
@@ -80,6 +80,7 @@ def _rows(groups: Mapping[str, Acceptance]) -> list[list[str]]:
     ]
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
