@@ -192,6 +192,8 @@ def fit(
     losses: Annotated[
         str, typer.Option(help="Weights of cross-entropy, total variation and confidence.")
     ] = "0.1,0.9,1.0",
+    validate_every: Annotated[int, typer.Option(min=1, help="Steps between validations.")] = 200,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 100,
     sampled: Annotated[int, typer.Option(min=0, help="Other tokens drawn for every step's loss.")] = 2048,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     checkpoint: CheckpointOption = paths.DEFAULT_CHECKPOINT,
@@ -220,6 +222,7 @@ def fit(
         steps=steps, seconds=60 * minutes, learning_rate=learning_rate, sequences_per_step=sequences,
         anchors_per_sequence=anchors, frequent_tokens=frequent, sampled_tokens=sampled, precision=precision,
         device=device, threads=threads, seed=seed, loss_weights=tuple(_numbers(losses, float, "losses")),
+        validate_every=validate_every, checkpoint_every=checkpoint_every,
     )  # fmt: skip
     typer.echo(config.describe())
     if start is not None:
