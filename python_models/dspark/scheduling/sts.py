@@ -11,7 +11,7 @@ from dspark.scheduling.confidence import Float64, Int64, conditional
 
 TEMPERATURES = np.logspace(-1.0, 1.0, 41)        # the grid that SGLang's STS searches too (section 8)
 BINS = 15
-TIE = 1e-9                           # calibration errors that differ by less are the same
+FLAT = 0.0005                        # calibration errors that differ by less are the same: of noise, not of fit
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def fit_temperatures(logits: Float32 | Float64, survived: Bool, known: Bool | No
     """STS temperatures [gamma] of confidence logits [N, gamma], by labels y_k: x_1..x_k were all accepted [N, gamma].
 
     For k = 1..gamma in order, T_k is the one of 41 in [0.1, 10] with the least ECE of a_k = prod_{i<=k}
-    sigmoid(logit_i / T_i) against y_k, T_1..T_{k-1} kept. Among equals the nearest to 1, and 1 where no label is known:
-    `known` [N, gamma] (None: all) leaves out labels of drafts that were never verified.
+    sigmoid(logit_i / T_i) against y_k, T_1..T_{k-1} kept. Where the error is flat it is the nearest to 1, and 1 where
+    no label is known: `known` [N, gamma] (None: all) leaves out labels of drafts that were never verified.
     """
     gamma = logits.shape[1]
     known = np.ones(logits.shape, np.bool_) if known is None else known
@@ -76,7 +76,7 @@ def fit_temperatures(logits: Float32 | Float64, survived: Bool, known: Bool | No
                 expected_calibration_error(before[rows] * steps[rows, t], survived[rows, k])
                 for t in range(len(nearest_first))
             ])
-            best = int((errors <= errors.min() + TIE).argmax())
+            best = int((errors <= errors.min() + FLAT).argmax())
         chosen[k] = nearest_first[best]
         before = before * steps[:, best]
     return chosen

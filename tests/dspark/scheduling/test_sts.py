@@ -74,6 +74,14 @@ def test_where_nothing_is_known_or_nothing_matters_confidence_stays_as_it_is():
     assert fit_temperatures(np.zeros((50, 3)), survived).tolist() == [1, 1, 1]            # sigmoid(0 / T) is 1/2
 
 
+def test_confidence_that_fits_already_is_left_alone():
+    logits = np.repeat([[-2.0], [2.0]], 5000, axis=0)
+    survived = np.zeros((10_000, 1), np.bool_)
+    low, high = conditional(np.array([[-2.0], [2.0]])).ravel()
+    survived[: round(5000 * low)] = survived[5000 : 5000 + round(5000 * high)] = True
+    assert fit_temperatures(logits, survived).tolist() == [1]
+
+
 def test_a_drafter_without_confidence_is_fitted_to_itself():
     assert fit_temperatures(np.full((9, 2), np.nan), np.ones((9, 2), np.bool_)).tolist() == [1, 1]
 
