@@ -12,7 +12,9 @@ from dspark.engines.contract import EngineFolder
 from dspark.errors import ConfigurationError, InvalidRequestError
 from dspark.settings import ServingSettings
 from dspark_client.acceptance import measure_acceptance
+from dspark_client.bench import Goals, Level, LoadSize
 from dspark_client.bench.against_bare import CONCURRENCIES, run_against_bare
+from dspark_client.bench.command import SweepOptions, sweep
 from dspark_client.direct import direct_engines
 from dspark_client.evaluate import evaluate_acceptance, evaluate_lossless
 from dspark_client.load import Answer
@@ -107,3 +109,22 @@ def test_an_engine_without_its_drafter_is_refused(tiny_engine: EngineFolder, tmp
 def counts(answer: Answer) -> dict[str, object]:
     """An answer's statistics without its times."""
     return {name: value for name, value in answer.statistics.items() if not name.endswith("_ms")}
+
+
+def test_a_sweep_compares_policies_on_one_server_and_goes_on_where_it_was(
+    tiny_settings: ServingSettings, tmp_path: Path,
+) -> None:
+    asked = SweepOptions(
+        policies=["none", "fixed:2"], levels=[Level(concurrency=1), Level(concurrency=4)], prompts=PROMPTS,
+        generation=Generation(max_tokens=12, temperature=0.0, seed=0, ignore_eos=True), by_domain=False, repeats=1,
+        size=LoadSize(per_stream=1, at_least=2), goals=Goals(ttft_ms=60_000), json_file=tmp_path / "bench.json",
+    )
+    report = sweep(asked, tiny_settings)
+    points = {(point.policy, point.concurrency): point for point in report.points}
+    assert len(points) == 4 and report.missing == 0
+    assert [points[policy, 4].verified_per_request == 0 for policy in ("none", "fixed:2")] == [True, False]
+    assert points["fixed:2", 1].verified_per_request <= 2.0 and points["none", 1].tau == 1.0
+    assert all(point.goodput.share == 1.0 and point.sequences_per_round >= 1 for point in report.points)
+    assert sweep(asked, replace(tiny_settings, engine_folder=str(tmp_path / "gone" / "engine"))) == report
+    open_loop = replace(asked, levels=[Level(rate=4.0)], size=replace(asked.size, seconds=1.0), json_file=None)
+    assert {point.rate for point in sweep(open_loop, tiny_settings).points} == {4.0}
