@@ -13,8 +13,12 @@ from dspark.errors import ConfigurationError
 from dspark.scheduling import make_policy
 from dspark.scheduling.curve_record import CurveRecord, DrafterPoint, TargetPoint
 from dspark_client.bench.simulated import SimulationOptions, simulated_sweep
+from dspark_client.calibrate import recording as recording_text
+from dspark_client.calibration_fit import PromptRounds
+from dspark_client.prompts import Prompt
 from dspark_client.published_curve import PublishedCosts
 from dspark_client.recorded_rounds import read_recorded_rounds
+from dspark_client.rounds_recorder import Round
 from dspark_client.simulation import RecordedSequence, Simulation
 
 GAMMA = 3
@@ -126,6 +130,16 @@ def test_recorded_rounds_are_put_in_order_by_prompt_and_temperature(tmp_path: Pa
     first, sampled, other = read_recorded_rounds(path)
     assert first.accepted.tolist() == [3, 0] and first.greedy and first.logits.shape == (2, GAMMA)
     assert not sampled.greedy and other.domain == "chat"
+
+
+def test_a_recording_of_calibrate_is_read_as_it_was_taken(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    rounds = [Round(0, np.array(SURE, np.float32), 3, 2), Round(1, np.array(UNSURE, np.float32), 2, 1)]
+    prompt = Prompt("gsm8k/0", "math", ("1 + 1",), "gsm8k")
+    path.write_text(recording_text([PromptRounds(prompt, 1.0, rounds)]))
+    (found,) = read_recorded_rounds(path)
+    assert found.logits.tolist() == [SURE, UNSURE] and found.accepted.tolist() == [2, 1]
+    assert found.domain == "math" and not found.greedy
 
 
 def test_a_drafter_without_confidence_head_has_nan_logits(tmp_path: Path) -> None:
