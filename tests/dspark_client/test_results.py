@@ -53,7 +53,7 @@ def test_tau_weighs_answers_by_their_rounds_and_counts_the_bonus_token() -> None
 def test_acceptance_by_position_is_that_of_drafts_whose_predecessors_were_accepted() -> None:
     statistics = SequenceStatistics(block_size=4, submitted=0.0)
     for verified, accepted in [(3, 3), (3, 1), (3, 0), (2, 2), (1, 1), (0, 0)]:
-        statistics.count_round(verified, accepted)
+        statistics.count_round(verified, accepted, lookup=False)
     told = json.loads(statistics.report(seed=0, prompt_tokens=1, output_tokens=1))
     found = summarise([Answer("", (), (), (), told)])
     assert found.acceptance_by_position == [4 / 5, round(2 / 3, 4), 1.0, None]      # not 4/5, 2/4, 1/3
