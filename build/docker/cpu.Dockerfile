@@ -1,7 +1,8 @@
-# The CPU service of docker-compose.yml. Two stages: `serve` holds what a server imports, `build` adds torch.
+# The CPU services of docker-compose.yml. Two stages: `serve` holds what a server imports, `build` adds torch.
 # The code itself is mounted, not copied: the same checkout that runs without Docker.
-FROM python:3.11-slim AS serve
-RUN useradd --create-home --uid 1000 dspark && mkdir /engines && chown dspark /engines
+FROM python:3.11.13-slim-bookworm AS serve
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+RUN useradd --create-home --uid 1000 dspark && mkdir /engines && chown 1000:1000 /engines
 COPY requirements/serve.txt requirements/triton.txt /tmp/requirements/
 RUN pip install --no-cache-dir -r /tmp/requirements/serve.txt \
  && pip install --no-cache-dir --no-deps -r /tmp/requirements/triton.txt
@@ -10,18 +11,18 @@ COPY client /tmp/dspark/client
 # Triton's model process is put beside its backend now: later the file system is read-only.
 RUN PYTHONPATH=/tmp/dspark/python_models:/tmp/dspark/client \
     python -c 'from dspark_client.triton import find_triton; find_triton()' && rm -r /tmp/dspark
+COPY --chmod=755 build/docker/dspark /usr/local/bin/dspark
 ENV PYTHONPATH=/dspark/python_models:/dspark/client:/dspark/build \
-    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DSPARK_HOME=/engines
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DSPARK_HOME=/engines HOME=/tmp
 WORKDIR /dspark
-USER dspark
-ENTRYPOINT ["python", "-m", "dspark_client"]
+USER 1000:1000
+ENTRYPOINT ["dspark"]
 CMD ["serve", "--host", "0.0.0.0"]
 
 FROM serve AS build
 # The CPU build of torch, where PIP_EXTRA_INDEX_URL names an index that has it; else what the default index offers.
 ARG PIP_EXTRA_INDEX_URL
-USER root
+USER 0:0
 COPY requirements/build.txt /tmp/requirements/
 RUN pip install --no-cache-dir -r /tmp/requirements/build.txt
-USER dspark
-ENTRYPOINT ["sh", "-c", "python -m dspark_client prepare && python -m dspark_client build"]
+USER 1000:1000

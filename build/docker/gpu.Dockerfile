@@ -1,0 +1,19 @@
+# The GPU services of docker-compose.yml: one image builds the engines and serves them, so that TensorRT is the same.
+# The base has Triton, TensorRT with its Python module, and torch built for the same CUDA; the plain Triton images have
+# TensorRT's library alone, and its Python module would have to come from another index. The code is mounted, not copied.
+FROM nvcr.io/nvidia/tritonserver:25.12-trtllm-python-py3
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+RUN mkdir /engines && chown 1000:1000 /engines
+COPY requirements/gpu.txt /tmp/requirements/
+# An environment over the image's packages, which stay as they are: its torch and TensorRT were built against them.
+# Ubuntu's python3 has no ensurepip, so the image's pip installs into it.
+RUN python3 -m venv --without-pip --system-site-packages /opt/dspark \
+ && python3 -m pip --python /opt/dspark/bin/python install --no-cache-dir -r /tmp/requirements/gpu.txt
+COPY --chmod=755 build/docker/dspark /usr/local/bin/dspark
+ENV PATH=/opt/dspark/bin:$PATH \
+    PYTHONPATH=/dspark/python_models:/dspark/client:/dspark/build \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DSPARK_HOME=/engines HOME=/tmp
+WORKDIR /dspark
+USER 1000:1000
+ENTRYPOINT ["dspark"]
+CMD ["serve", "--host", "0.0.0.0", "--engine", "tensorrt"]
