@@ -78,7 +78,7 @@ def profile_engines(
         if rig.ready and clock() > started + FILLING * (deadline - started):
             break
     times = measure(rig, sizes, deadline, random, advance)
-    message = complaint(sizes, times, (deadline - started) / 60.0)
+    message = complaint(sizes, times)
     record = CurveRecord(
         engine=engine_fingerprint(folder), machine=machine_fingerprint(threads),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"), stable=not message,

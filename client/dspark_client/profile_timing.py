@@ -60,11 +60,11 @@ def spread(times: list[float]) -> float:
     return float(high - low)
 
 
-def complaint(sizes: Sequence[Size], times: Times, minutes: float) -> str:
+def complaint(sizes: Sequence[Size], times: Times) -> str:
     """What is wrong with the measurement; empty if nothing is."""
     unsettled = [size for size, found in times.items() if not _settled(found)]
     missing = len(sizes) - len(times)
-    parts = [f"{missing} of {len(sizes)} sizes of step were not measured"] if missing else []
+    parts = [f"there was no time for {missing} of {len(sizes)} sizes of step"] if missing else []
     if unsettled:
-        parts.append(f"the times of {len(unsettled)} of {len(sizes)} sizes of step vary too much for their number")
-    return f"{' and '.join(parts)} within {minutes:.3g} minutes" if parts else ""
+        parts.append(f"{len(unsettled)} of {len(sizes)} sizes of step were measured too seldom for their noise")
+    return " and ".join(parts)
