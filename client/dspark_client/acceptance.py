@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from dspark_client.load import Answer, Answering, load_progress, run_load
-from dspark_client.prompts import Prompt
+from dspark_client.prompts import Prompt, first_turn
 from dspark_client.transport import Generation
 
 RESAMPLES = 1000                     # of the bootstrap over prompts
@@ -56,7 +56,7 @@ def measure_acceptance(
     """
     seed = settings.seed or 0
     generations = [
-        replace(settings, seed=seed + crc32(prompt.id.encode())).with_messages(prompt.first_turn())
+        replace(settings, seed=seed + crc32(prompt.id.encode())).with_messages(first_turn(prompt))
         for prompt in prompts
     ]
     length = "" if settings.max_draft_tokens is None else f", blocks of {settings.max_draft_tokens}"

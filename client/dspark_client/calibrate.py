@@ -25,7 +25,7 @@ from dspark.settings import ServingSettings
 from dspark_client.acceptance import measure_acceptance
 from dspark_client.calibration_fit import Fit, PromptRounds, fit
 from dspark_client.deployment import check_deployment
-from dspark_client.prompts import Prompt
+from dspark_client.prompts import Prompt, first_turn
 from dspark_client.rounds_recorder import RecordedEngines, Round, recorded_engines
 from dspark_client.transport import Generation
 
@@ -123,7 +123,7 @@ def _collect(
     for answer in engines.recorder.take():
         recorded.setdefault(tuple(answer.prompt), []).append(answer.rounds)
     for prompt in prompts:
-        found = recorded.get(engines.prompt_tokens(generation.with_messages(prompt.first_turn())))
+        found = recorded.get(engines.prompt_tokens(generation.with_messages(first_turn(prompt))))
         if not found:
             raise EngineError(f"no round of prompt {prompt.id} was recorded")
         yield PromptRounds(prompt, temperature, found.pop())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dspark_client.load import Answer, Answering, LoadResult, load_progress, run_load
-from dspark_client.prompts import Prompt
+from dspark_client.prompts import Prompt, first_turn
 from dspark_client.transport import Generation
 
 FIRST_SHOWN = 10
@@ -55,7 +55,7 @@ def compare_decodings(
     The reference is plain decoding at the first concurrency; every other pass is compared with it. Raises DSparkError.
     """
     settings = Generation(max_tokens=max_tokens, temperature=0.0, max_draft_tokens=block)
-    speculative = [settings.with_messages(prompt.first_turn()) for prompt in prompts]
+    speculative = [settings.with_messages(first_turn(prompt)) for prompt in prompts]
     plain = [replace(generation, max_draft_tokens=0) for generation in speculative]
     reference: list[Answer] | None = None
     runs, mismatches, compared, mismatched = [], [], 0, 0

@@ -1,4 +1,4 @@
-"""How long the length rules and a whole plan take: `python tests/benchmarks/scheduling_time.py` prints medians in us."""
+"""Times of the length rules and of a whole plan: `python tests/benchmarks/scheduling_time.py` prints medians in us."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from dspark_client.acceptance import measure_acceptance
 from dspark_client.calibrate import Calibrated, CalibrationOptions, calibrate, held_out, recording
 from dspark_client.calibration_fit import PromptRounds, fit
 from dspark_client.calibration_report import markdown, plot
-from dspark_client.prompts import Prompt
+from dspark_client.prompts import Prompt, first_turn
 from dspark_client.rounds_recorder import Round, recorded_engines
 from dspark_client.transport import Generation
 
@@ -89,7 +89,7 @@ def test_the_recorded_rounds_are_those_of_the_answers_statistics(settings: Servi
     with recorded_engines(settings) as engines:
         answers = measure_acceptance(engines.engines, PROMPTS, asked, 3)
         recorded = {tuple(answer.prompt): answer.rounds for answer in engines.recorder.take()}
-        prompts = [engines.prompt_tokens(asked.with_messages(prompt.first_turn())) for prompt in PROMPTS]
+        prompts = [engines.prompt_tokens(asked.with_messages(first_turn(prompt))) for prompt in PROMPTS]
     assert sum(len(rounds) for rounds in recorded.values()) > 100
     for prompt, answer in zip(prompts, answers, strict=True):
         rounds = recorded[prompt]

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from dspark.engines.contract import Float32, Int32
 from dspark.engines.paged_runner import RaggedBatch
 from dspark.engines.rows import begins
+from dspark.prompts import Prompt
 
-from dspark_build.training.prompts import Prompt
 from dspark_build.training.recorder import Decoder
 from dspark_build.training.states import FLOAT16_LIMIT
 

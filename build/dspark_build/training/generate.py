@@ -12,10 +12,11 @@ from dspark.engines.contract import TargetLimits
 from dspark.errors import ConfigurationError
 from dspark.orchestrator.chat import Message
 from dspark.orchestrator.tokenizer import Tokenizer
+from dspark.prompts import Prompt, read_prompt_file
 
 from dspark_build.progress import Progress, silent
 from dspark_build.training.answers import Answer, advance
-from dspark_build.training.prompts import Prompt, distinct, hash_of, interleave, read_prompts
+from dspark_build.training.prompts import distinct, hash_of, interleave
 from dspark_build.training.recorder import Decoder
 from dspark_build.training.responses import Responses, read_responses, shard_numbers, write_responses
 from dspark_build.training.state_writer import StateWriter
@@ -110,7 +111,9 @@ def generate_responses(
     ties, on its neighbours. An interruption loses at most the responses since the last full shard. Raises
     ConfigurationError for a bad prompts file or a damaged shard, and when the disk fills up.
     """
-    files = [read_prompts(path, skip_bad_lines=config.skip_bad_lines) for path in config.prompts]
+    files = [
+        read_prompt_file(path, skip_bad_lines=config.skip_bad_lines, unique_ids=True) for path in config.prompts
+    ]
     prompts = distinct(interleave([file.prompts[: config.limit or None] for file in files]))
     done, tokens_before, number = _already_there(config.output)
     limits = decoder.limits

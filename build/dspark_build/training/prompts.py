@@ -1,83 +1,13 @@
-"""Prompt files: JSON lines of `{"id", "domain", "turns"}`, and which of them are held out."""
+"""What training makes of prompts: an even mixture without duplicates, and a split by prompt."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from dspark.errors import ConfigurationError
+from dspark.prompts import Prompt
 
 HASH_RANGE = 1 << 64
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One conversation to be answered; only its first turn is asked."""
-
-    id: str
-    domain: str
-    turns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PromptFile:
-    """The prompts of one file, and what was wrong with the lines that were skipped."""
-
-    prompts: tuple[Prompt, ...]
-    skipped: tuple[str, ...]         # one message a bad line, with its line number
-
-
-def read_prompts(path: Path, *, skip_bad_lines: bool = False) -> PromptFile:
-    """Read one prompts file; empty lines are allowed.
-
-    Raises ConfigurationError with file and line number for a line that is not a prompt (unless such lines are to be
-    skipped), for a file that cannot be read, and for one without any prompt.
-    """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigurationError(f"prompts file {path} cannot be read: {error}") from error
-    prompts: list[Prompt] = []
-    skipped: list[str] = []
-    seen: set[str] = set()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            prompt = _parse(line)
-            if prompt.id in seen:
-                raise ValueError(f"id {prompt.id!r} was there before")
-        except ValueError as error:
-            message = f"{path}:{number}: {error}"
-            if not skip_bad_lines:
-                raise ConfigurationError(message) from error
-            skipped.append(message)
-        else:
-            seen.add(prompt.id)
-            prompts.append(prompt)
-    if not prompts:
-        raise ConfigurationError(f"prompts file {path} holds no prompt")
-    return PromptFile(tuple(prompts), tuple(skipped))
-
-
-def _parse(line: bytes) -> Prompt:
-    try:
-        values: Any = json.loads(line.decode("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"not JSON in UTF-8 ({error})") from error
-    if not isinstance(values, dict):
-        raise ValueError('expected a JSON object {"id", "domain", "turns"}')
-    for field in ("id", "domain"):
-        if not isinstance(values.get(field), str) or not values[field]:
-            raise ValueError(f"{field} must be a non-empty string, not {values.get(field)!r}")
-    turns = values.get("turns")
-    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
-        raise ValueError("turns must be a non-empty list of non-empty strings")
-    return Prompt(values["id"], values["domain"], tuple(turns))
 
 
 def hash_of(text: str) -> int:

@@ -15,10 +15,11 @@ import numpy as np
 from dspark.errors import ConfigurationError
 from dspark.orchestrator.chat import Message
 from dspark.orchestrator.tokenizer import Tokenizer
+from dspark.prompts import Prompt
 
 from dspark_build.progress import Progress, silent
 from dspark_build.training.answers import Answer, advance
-from dspark_build.training.prompts import Prompt, distinct
+from dspark_build.training.prompts import distinct
 from dspark_build.training.recorder import Decoder
 
 MARK = "\u2063MESSAGE\u2063"         # stands for the user's message while the template is rendered

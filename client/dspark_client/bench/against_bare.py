@@ -22,7 +22,7 @@ from dspark_client.bench.plan import ALL_DOMAINS, Run
 from dspark_client.bench.points import PLAIN, Point, summarise
 from dspark_client.bench.samples import Sample, summarise_load
 from dspark_client.load import generate, load_progress, run_load
-from dspark_client.prompts import Prompt
+from dspark_client.prompts import Prompt, first_turn
 from dspark_client.sessions import OwnServer, own_server
 from dspark_client.transport import Generation
 
@@ -77,7 +77,7 @@ def run_against_bare(
 
 
 def _prompt_ids(tokenizer: Tokenizer, prompt: Prompt) -> Int32:
-    text = tokenizer.render_chat([Turn(message.role, message.content) for message in prompt.first_turn()])
+    text = tokenizer.render_chat([Turn(message.role, message.content) for message in first_turn(prompt)])
     return tokenizer.encode(text, add_special_tokens=False)
 
 

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from dspark_client.prompts import Prompt
+from dspark_client.prompts import Prompt, first_turn
 from dspark_client.transport import Generation
 
 ALL_DOMAINS = "all"
@@ -102,5 +102,5 @@ def mixed(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 def _request(prompt: Prompt, turn: int, settings: Generation) -> Generation:
     """A seed of its own for every prompt, and for every time that it is asked."""
-    asked = settings.with_messages(prompt.first_turn())
+    asked = settings.with_messages(first_turn(prompt))
     return Generation(**{**vars(asked), "seed": (settings.seed or 0) + crc32(f"{prompt.id} {turn}".encode())})

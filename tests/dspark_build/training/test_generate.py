@@ -15,6 +15,7 @@ from dspark.engines.contract import TargetLimits
 from dspark.engines.paged_runner import RaggedBatch
 from dspark.errors import ConfigurationError
 from dspark.orchestrator.tokenizer import Tokenizer
+from dspark.prompts import read_prompt_file
 from dspark_build.export.recording import build_recording_engine
 from dspark_build.models.target import Target
 from dspark_build.tiny import make_tiny_target
@@ -29,7 +30,6 @@ from dspark_build.training import (
 from dspark_build.training.answers import sample
 from dspark_build.training.cache import CacheConfig, cache_states
 from dspark_build.training.data import load_data
-from dspark_build.training.prompts import read_prompts
 from dspark_build.training.recorder import Recording
 from dspark_build.training.responses import Responses, read_responses, shard_numbers, shard_path
 
@@ -186,10 +186,10 @@ def tokenizer_text(xs: str) -> str:
 def test_a_bad_prompts_line_is_refused_or_reported(model, prompts, tmp_path):
     engine, tokenizer = model
     prompts[1].write_text(prompts[1].read_text() + "\nnonsense\n")
-    with pytest.raises(ConfigurationError, match=r"chat\.jsonl:4:"):
+    with pytest.raises(ConfigurationError, match=r"chat\.jsonl, line 4:"):
         generate_responses(config_of(prompts, tmp_path / "out"), engine, tokenizer)
     result = generate_responses(config_of(prompts, tmp_path / "out", skip_bad_lines=True), engine, tokenizer)
-    assert result.responses == 10 and ":4:" in result.skipped[0]
+    assert result.responses == 10 and "line 4:" in result.skipped[0]
 
 
 def test_a_damaged_shard_stops_the_stage_by_name(model, prompts, tmp_path):
@@ -312,7 +312,7 @@ def test_the_target_writes_user_messages_that_can_be_asked(model, tmp_path):
     )
     written = write_prompts(config, terse, tokenizer)
     assert written and not engine.slots
-    assert read_prompts(config.output).prompts == tuple(written)
+    assert [(p.id, p.turns) for p in read_prompt_file(config.output).prompts] == [(p.id, p.turns) for p in written]
     assert {prompt.domain for prompt in written} == {"code"}
     assert all(prompt.turns[0].startswith(("Write", "Tell me")) for prompt in written)
     again = write_prompts(replace(config, output=tmp_path / "again.jsonl", batch=1), terse, tokenizer)
