@@ -133,4 +133,5 @@ class Rig:
             context=self._random.standard_normal((counts.sum(), limits.feature_size), np.float32),
             temperatures=np.zeros(slots.size, np.float32),
             uniforms=self._random.random((slots.size, limits.block_size), np.float32),
+            noise_keys=np.zeros((slots.size, limits.block_size), np.int32), coupled=np.zeros(slots.size, np.bool_),
         )

@@ -11,12 +11,13 @@ from pathlib import Path
 from dspark.errors import ConfigurationError
 
 SETTINGS_VARIABLE = "DSPARK_SETTINGS"
+VERIFICATIONS = ("standard", "coupled")
 KINDS = {"str": str, "int": int, "bool": bool}
 
 
 @dataclass(frozen=True)
 class ServingSettings:
-    """Settings of one server. Raises ConfigurationError (in `read`) for an unknown name or a wrong type."""
+    """Settings of one server. Raises ConfigurationError for an unknown verification, in `read` also name or type."""
 
     engine_folder: str               # holds target/, drafter/, tokenizer/
     policy: str = "adaptive+lookup"  # none | full | fixed:N | threshold:C | adaptive[:RULE], each also with +lookup
@@ -29,6 +30,16 @@ class ServingSettings:
     online_costs: bool = True        # correct the profile by what served steps take
     diagnose: bool = False           # verify whole drafts but commit what the policy would: shows what trimming hides
     switchable_policies: bool = False    # requests may change the policy while no other is served: for benchmarks
+    verification: str = "standard"   # or "coupled": a seed's answer depends neither on drafts nor on schedules
+
+    def __post_init__(self) -> None:
+        if self.verification not in VERIFICATIONS:
+            raise ConfigurationError(f"verification is {self.verification!r}; choose {' or '.join(VERIFICATIONS)}")
+
+    @property
+    def coupled(self) -> bool:
+        """Whether target and drafter choose by the same noise."""
+        return self.verification == "coupled"
 
     @staticmethod
     def read(path: str | Path | None = None) -> ServingSettings:

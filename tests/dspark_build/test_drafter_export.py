@@ -11,7 +11,14 @@ import onnxruntime
 import pytest
 import torch
 from dspark.engines.context_rings import ContextRings
-from dspark.engines.drafter_graphs import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_INPUTS, DrafterGraphs, pool_names
+from dspark.engines.drafter_graphs import (
+    BLOCK_INPUTS,
+    BLOCK_OUTPUTS,
+    CONTEXT_INPUTS,
+    COUPLING_INPUTS,
+    DrafterGraphs,
+    pool_names,
+)
 from dspark.engines.drafter_record import RunSizes
 from dspark.errors import ConfigurationError
 from dspark_build.checkpoints.form import checkpoint_hash
@@ -84,8 +91,11 @@ def test_the_onnx_graphs_agree_with_the_openvino_engine(
             random.integers(1, WINDOW + 1, requests, dtype=np.int32),
             np.array([0.8, 0.0, 1.0], np.float32)[:requests],
             random.random((requests, GAMMA), np.float32),
+            random.integers(-(2**31), 2**31, (requests, GAMMA), np.int32),
+            np.array([False, True, True])[:requests] ^ (requests == 1),
         )
-        feed = dict(zip((*BLOCK_INPUTS, *pool_names(1)), (*inputs, *rings.pools), strict=True))
+        names = (*BLOCK_INPUTS, *COUPLING_INPUTS, *pool_names(1))
+        feed = dict(zip(names, (*inputs, *rings.pools), strict=True))
         tokens, confidences, ids, probabilities = block.run(list(BLOCK_OUTPUTS), feed)
         ours = graphs.block(inputs)
         np.testing.assert_array_equal(ours.tokens, tokens)

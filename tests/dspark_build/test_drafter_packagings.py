@@ -174,6 +174,8 @@ def drafted_block(drafter: Path, target: Path, out: Path) -> DrafterResult:
             context=random.standard_normal((6, config.model.hidden_size), np.float32),
             temperatures=np.array([1.0, 0.0], np.float32),
             uniforms=random.random((2, config.block_size), np.float32),
+            noise_keys=np.zeros((2, config.block_size), np.int32),
+            coupled=np.zeros(2, np.bool_),
         )
     )
 

@@ -83,4 +83,5 @@ def _limits(config: DrafterConfig, sizes: DrafterSizes) -> DrafterLimits:
         max_slots=sizes.max_slots,
         window=sizes.window,
         has_confidence=config.confidence_head,
+        can_couple=True,
     )

@@ -7,10 +7,12 @@ rings in place and drafts. Inputs and outputs are named in `dspark.engines.draft
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dspark_build.models.coupling import Noise
 from dspark_build.models.drafter import Drafter
 
 
@@ -49,16 +51,53 @@ class BlockGraph(nn.Module):
         uniforms: Tensor,
         pools: Sequence[Tensor],
     ) -> tuple[Tensor, ...]:
+        return self._draft(slots, anchors, positions, context_lengths, temperatures, uniforms, pools)
+
+    def _draft(
+        self,
+        slots: Tensor,
+        anchors: Tensor,
+        positions: Tensor,
+        context_lengths: Tensor,
+        temperatures: Tensor,
+        uniforms: Tensor,
+        pools: Sequence[Tensor],
+        noise: Noise | None = None,
+    ) -> tuple[Tensor, ...]:
         rings = [torch.index_select(pool, 0, slots) for pool in pools]
         context = list(zip(rings[::2], rings[1::2], strict=True))
         window = pools[0].shape[1]
         valid = torch.arange(window, dtype=torch.int32)[None] < context_lengths[:, None]
-        return tuple(self.drafter.draft(anchors.long(), positions, context, valid, temperatures, uniforms))
+        return tuple(self.drafter.draft(anchors.long(), positions, context, valid, temperatures, uniforms, noise))
 
-    def example(self, window: int, max_slots: int) -> tuple[Tensor | list[Tensor], ...]:
+    def example(self, window: int, max_slots: int) -> tuple[Any, ...]:
         config = self.drafter.config
         ring = (max_slots, window, config.model.kv_heads, config.model.head_size)
         # Tensors of their own, because exporters take one tensor given twice for one input.
         integers = [torch.ones(2, dtype=torch.int32) for _ in range(4)]
         pools = [torch.zeros(ring) for _ in range(2 * config.model.layers)]
         return *integers, torch.ones(2), torch.zeros(2, config.block_size), pools
+
+
+class CoupledBlockGraph(BlockGraph):
+    """BlockGraph that reads noise_keys [R, gamma] int32 and coupled [R] bool besides, before the pools."""
+
+    def forward(  # type: ignore[override]
+        self,
+        slots: Tensor,
+        anchors: Tensor,
+        positions: Tensor,
+        context_lengths: Tensor,
+        temperatures: Tensor,
+        uniforms: Tensor,
+        noise_keys: Tensor,
+        coupled: Tensor,
+        pools: Sequence[Tensor],
+    ) -> tuple[Tensor, ...]:
+        noise = Noise(noise_keys, coupled)
+        return self._draft(slots, anchors, positions, context_lengths, temperatures, uniforms, pools, noise)
+
+    def example(self, window: int, max_slots: int) -> tuple[Any, ...]:
+        *inputs, pools = super().example(window, max_slots)
+        keys = torch.zeros(2, self.drafter.config.block_size, dtype=torch.int32)
+        return *inputs, keys, torch.ones(2, dtype=torch.bool), pools

@@ -14,12 +14,13 @@ from dspark.engines.drafter_graphs import (
     BLOCK_OUTPUTS,
     CONTEXT_GRAPH,
     CONTEXT_INPUTS,
+    COUPLING_INPUTS,
     pool_names,
 )
 from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import nn
 
-from dspark_build.export.drafter_graphs import BlockGraph, ContextGraph
+from dspark_build.export.drafter_graphs import ContextGraph, CoupledBlockGraph
 from dspark_build.export.paged import compress
 from dspark_build.export.row_exact import row_exact
 from dspark_build.models.drafter import Drafter
@@ -45,12 +46,13 @@ def convert_context(drafter: Drafter) -> ov.Model:
 def convert_block(drafter: Drafter, window: int, max_slots: int) -> ov.Model:
     """The block inputs of R requests and the rings [max_slots, window, K, D] -> the drafted block."""
     config = drafter.config
-    graph = BlockGraph(row_exact(drafter)).eval()
+    graph = CoupledBlockGraph(row_exact(drafter)).eval()
     model = _convert(graph, graph.example(window, max_slots))
     names = pool_names(config.model.layers)
     ring = [max_slots, window, config.model.kv_heads, config.model.head_size]
-    shapes = [[-1]] * (len(BLOCK_INPUTS) - 1) + [[-1, config.block_size]] + [ring] * len(names)
-    return _name(model, (*BLOCK_INPUTS, *names), BLOCK_OUTPUTS, shapes)
+    block = [-1, config.block_size]
+    shapes = [*[[-1]] * (len(BLOCK_INPUTS) - 1), block, block, [-1], *[ring] * len(names)]
+    return _name(model, (*BLOCK_INPUTS, *COUPLING_INPUTS, *names), BLOCK_OUTPUTS, shapes)
 
 
 def _convert(graph: nn.Module, example: tuple[Any, ...]) -> ov.Model:

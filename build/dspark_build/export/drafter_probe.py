@@ -85,6 +85,8 @@ def _block_run(graphs: DrafterGraphs, limits: DrafterLimits, random: np.random.G
         random.integers(1, limits.window + 1, count, dtype=np.int32),
         np.resize(np.array([0.0, 0.3, 1.0], np.float32), count),
         random.random((count, limits.block_size), np.float32),
+        random.integers(-(2**31), 2**31, (count, limits.block_size), np.int32),
+        np.resize(np.array([False, True, True, False]), count),
     )
     return lambda rows: list(astuple(graphs.block([values[rows] for values in inputs])))
 

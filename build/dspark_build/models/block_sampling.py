@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dspark_build.models.coupling import Noise, coupled_places
+
 CANDIDATES = 64   # K, at most; the architecture's choice: an exact distribution that is small enough to send
 GROUP = 64        # entries under one maximum in the two-stage search: the quickest of 16..128 at V = 49152
 
@@ -82,9 +84,13 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def sample_block(
-    head: Head, hidden: Tensor, base_logits: Tensor, anchors: Tensor, temperatures: Tensor, uniforms: Tensor
+    head: Head, hidden: Tensor, base_logits: Tensor, anchors: Tensor, temperatures: Tensor, uniforms: Tensor,
+    noise: Noise | None = None,
 ) -> DraftBlock:
-    """Draw x_1..x_gamma from h [R, gamma, d] and U [R, gamma, Vd], each given its predecessor (x_0: the anchor [R])."""
+    """Draw x_1..x_gamma from h [R, gamma, d] and U [R, gamma, Vd], each given its predecessor (x_0: the anchor [R]).
+
+    Drawn by uniforms [R, gamma]; where `noise` says so, by the target's noise instead.
+    """
     count = min(CANDIDATES, head.draft_vocabulary_size)
     state = head.start_head(hidden[:, 0])
     previous = anchors
@@ -95,6 +101,9 @@ def sample_block(
         candidate_ids = head.target_ids(columns)
         candidate_probs = candidate_probabilities(values, temperatures)
         place = draw(candidate_probs, uniforms[:, k])
+        if noise is not None:
+            chosen = coupled_places(candidate_probs, candidate_ids, noise.keys[:, k])
+            place = torch.where(noise.coupled.unsqueeze(-1), chosen, place)
         previous = torch.gather(candidate_ids, 1, place).squeeze(1)
         tokens.append(previous)
         confidences.append(confidence)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from dspark_build.models.block_sampling import DraftBlock, sample_block
 from dspark_build.models.contract import Blocks
+from dspark_build.models.coupling import Noise
 from dspark_build.models.drafter_config import DrafterConfig
 from dspark_build.models.heads import HEADS, ConfidenceHead
 from dspark_build.models.layers import Attend, DecoderLayer, RMSNorm, RotaryEmbedding
@@ -177,6 +178,7 @@ class Drafter(nn.Module):
         context_mask: Tensor,
         temperatures: Tensor,
         uniforms: Tensor,
+        noise: Noise | None = None,
     ) -> DraftBlock:
         """Draft one block a request: anchors, positions, temperatures [R], uniforms [R, gamma] in [0, 1).
 
@@ -185,7 +187,7 @@ class Drafter(nn.Module):
         in_block = torch.ones_like(uniforms, dtype=torch.bool)
         mask = torch.cat([context_mask, in_block], -1).unsqueeze(1)
         hidden = self._backbone_over(self.block_embeddings(anchors), self.block_positions(positions), context, mask)
-        return sample_block(self, hidden, self.lm_head(hidden), anchors, temperatures, uniforms)
+        return sample_block(self, hidden, self.lm_head(hidden), anchors, temperatures, uniforms, noise)
 
 
 def _attend_with(context: KeysValues, mask: Tensor, kv_heads: int) -> Attend:

@@ -45,5 +45,7 @@ def _step(engine: TargetEngine, position: int, tokens: Int32, samples: bool) -> 
         samples=flags | samples, wants_features=flags, wants_log_probs=flags,
         tokens=tokens, draft_ids=np.zeros((0, 1), np.int32), draft_probs=np.zeros((0, 1), np.float32),
         sampling=SamplingArrays(floats, integers, ones, floats, ones),
-        uniforms=np.zeros((1, engine.limits.max_draft_tokens + 1), np.float32), released=np.zeros(0, np.int32),
+        uniforms=np.zeros((1, engine.limits.max_draft_tokens + 1), np.float32),
+        noise_keys=np.zeros((1, engine.limits.max_draft_tokens + 1), np.int32), coupled=flags,
+        released=np.zeros(0, np.int32),
     )

@@ -40,6 +40,8 @@ _AXES: dict[type, dict[str, str]] = {
         "draft_ids": "D K",
         "draft_probs": "D K",
         "uniforms": "R gamma+1",
+        "noise_keys": "R gamma+1",
+        "coupled": "R",
         "released": "F",
     },
     TargetResult: {
@@ -58,6 +60,8 @@ _AXES: dict[type, dict[str, str]] = {
         "context": "A feature_size",
         "temperatures": "R",
         "uniforms": "R gamma",
+        "noise_keys": "R gamma",
+        "coupled": "R",
     },
     DrafterResult: {
         "tokens": "R gamma",

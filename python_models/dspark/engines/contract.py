@@ -46,6 +46,7 @@ class DrafterLimits:
     max_slots: int
     window: int                      # context rows a block attends to, the last W before the anchor
     has_confidence: bool
+    can_couple: bool = False         # drafts by the target's noise where a step says so; engines of old cannot
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class TargetStep:
     draft_probs: Float32             # [D, K] their probabilities, exactly those that were drawn from; 0 pads
     sampling: SamplingArrays
     uniforms: Float32                # [R, gamma + 1] in [0, 1): one a draft position, the last for the token after
+    noise_keys: Int32                # [R, gamma + 1] noise of the positions after the anchor, as 32 bits
+    coupled: Bool                    # [R] tokens are chosen by the noise, drafts accepted where they equal the choice
     released: Int32                  # [F] slots whose sequence ended since the last step: their blocks are free
 
 
@@ -115,6 +118,8 @@ class DrafterStep:
     context: Float32                 # [A, feature_size]
     temperatures: Float32            # [R] 0 drafts greedily
     uniforms: Float32                # [R, gamma] in [0, 1)
+    noise_keys: Int32                # [R, gamma] noise of the positions after the anchor, as 32 bits
+    coupled: Bool                    # [R] drafts are chosen by the noise instead of the uniforms
 
 
 @dataclass(frozen=True)

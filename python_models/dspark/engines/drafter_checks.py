@@ -6,6 +6,7 @@ import numpy as np
 
 from dspark.engines.codec import encode
 from dspark.engines.contract import DrafterLimits, DrafterStep, Int32
+from dspark.engines.engine_json import REBUILD
 from dspark.errors import EngineError
 
 
@@ -36,6 +37,8 @@ def _check_numbers(step: DrafterStep, limits: DrafterLimits) -> None:
         raise EngineError("temperatures must be finite and at least 0")
     if not np.all((step.uniforms >= 0) & (step.uniforms < 1)):
         raise EngineError("uniforms must lie in [0, 1)")
+    if step.coupled.any() and not limits.can_couple:
+        raise EngineError(f"this drafter cannot draft by the target's noise; {REBUILD}")
 
 
 def _check_context(step: DrafterStep, limits: DrafterLimits, lengths: Int32) -> None:

@@ -23,13 +23,14 @@ CONTEXT_GRAPH = "context.xml"
 BLOCK_GRAPH = "block.xml"
 CONTEXT_INPUTS = ("features", "positions")
 BLOCK_INPUTS = ("slots", "anchors", "positions", "context_lengths", "temperatures", "uniforms")
+COUPLING_INPUTS = ("noise_keys", "coupled")     # after BLOCK_INPUTS, of a graph that can couple
 BLOCK_OUTPUTS = ("tokens", "confidence_logits", "draft_ids", "draft_probs")
 
 Array = npt.NDArray[Any]
 
 
 def pool_names(layers: int) -> list[str]:
-    """Names of the rings' tensors: outputs of `context`, and inputs of `block` after BLOCK_INPUTS."""
+    """Names of the rings' tensors: outputs of `context`, and the last inputs of `block`."""
     return [f"{kind}.{layer}" for layer in range(layers) for kind in ("keys", "values")]
 
 
@@ -52,8 +53,10 @@ class DrafterGraphs:
         return _run_in_pieces(self._context, inputs, self._context_outputs, sizes)
 
     def block(self, inputs: Sequence[Array]) -> DrafterResult:
-        """Draft for R > 0 requests; `inputs` as in BLOCK_INPUTS."""
-        named = dict(zip(BLOCK_INPUTS, inputs, strict=True))
+        """Draft for R > 0 requests; `inputs` as in BLOCK_INPUTS and COUPLING_INPUTS, which not every graph reads."""
+        named = dict(zip((*BLOCK_INPUTS, *COUPLING_INPUTS), inputs, strict=True))
+        if not self._record.limits.can_couple:
+            named = {name: named[name] for name in BLOCK_INPUTS}
         outputs = _run_in_pieces(self._block, named, BLOCK_OUTPUTS, self._record.requests_per_run)
         return DrafterResult(*outputs)
 

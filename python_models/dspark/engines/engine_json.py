@@ -97,6 +97,8 @@ def _parse(values: Any, cls: type[Record], source: str) -> Record:
     given: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name not in values:
+            if field.default is not dataclasses.MISSING:       # a field that engines of old do not have
+                continue
             raise ConfigurationError(f"{source}: {field.name} is missing; {REBUILD}")
         given[field.name] = _parse_value(values[field.name], hints[field.name], f"{source}: {field.name}")
     return cls(**given)

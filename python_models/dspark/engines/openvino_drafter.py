@@ -70,6 +70,8 @@ class OpenVinoDrafter:
                 self._rings.valid_rows(slots),
                 step.temperatures[wanted],
                 step.uniforms[wanted],
+                step.noise_keys[wanted],
+                step.coupled[wanted],
             )
         )
         result.tokens[wanted] = drafted.tokens
@@ -92,6 +94,8 @@ class OpenVinoDrafter:
                     context=np.zeros((requests, self.limits.feature_size), np.float32),
                     temperatures=np.zeros(requests, np.float32),
                     uniforms=np.zeros((requests, self.limits.block_size), np.float32),
+                    noise_keys=np.zeros((requests, self.limits.block_size), np.int32),
+                    coupled=np.zeros(requests, np.bool_),
                 )
             )
         self._rings.lengths[:] = 0

@@ -16,7 +16,7 @@ from dspark.engines.rows import NO_RULES, begins
 from dspark.engines.selection import Selection, committed_features, select
 from dspark.engines.step_checks import check_target_step
 from dspark.engines.warm_up import blank_step
-from dspark.verification import SamplingSettings, log_probs_of, verify_block
+from dspark.verification import SamplingSettings, log_probs_of, verify_block, verify_block_coupled
 
 _log = logging.getLogger(__name__)
 
@@ -89,15 +89,12 @@ class OpenVinoTarget:
             distributions = slice(first_draft[r], first_draft[r + 1])
             end = step.positions[r] + step.token_counts[r]
             history, drafts = np.split(self._history[step.slots[r], :end], [end - step.draft_counts[r]])
-            verdict = verify_block(
-                logits,
-                drafts,
-                step.draft_ids[distributions],
-                step.draft_probs[distributions],
-                SamplingSettings.row(step.sampling, r),
-                history,
-                step.uniforms[r],
-            )
+            sampling = SamplingSettings.row(step.sampling, r)
+            if step.coupled[r]:
+                verdict = verify_block_coupled(logits, drafts, sampling, history, step.noise_keys[r])
+            else:
+                p_draft = step.draft_ids[distributions], step.draft_probs[distributions]
+                verdict = verify_block(logits, drafts, *p_draft, sampling, history, step.uniforms[r])
             accepted[r], next_tokens[r] = verdict.accepted, verdict.next_token
             if step.wants_log_probs[r]:
                 emitted = np.append(drafts[: verdict.accepted], next_tokens[r])

@@ -30,5 +30,7 @@ def blank_step(sequences: int, tokens: int) -> TargetStep:
         draft_probs=np.ones((sequences * (tokens - 1), 1), np.float32),
         sampling=greedy,
         uniforms=np.zeros((sequences, tokens), np.float32),
+        noise_keys=np.zeros((sequences, tokens), np.int32),
+        coupled=np.zeros(sequences, np.bool_),
         released=np.zeros(0, np.int32),
     )

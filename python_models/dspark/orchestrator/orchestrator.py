@@ -44,7 +44,8 @@ class Orchestrator:
         slots = min(settings.max_slots, engines.target_limits.max_slots, engines.drafter_limits.max_slots)
         self._admission = Admission(Capacity.of(engines.target_limits, slots, settings.max_queue))
         self.loop = RoundLoop(
-            engines, policy, self._admission, settings.prefill_chunk, calibration, costs, settings.diagnose
+            engines, policy, self._admission, settings.prefill_chunk, calibration, costs, settings.diagnose,
+            settings.coupled,
         )
         self._policies = policies
         self._policy_name = settings.policy

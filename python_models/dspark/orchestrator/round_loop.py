@@ -64,6 +64,7 @@ class RoundLoop:
     def __init__(
         self, engines: Engines, policy: Policy, admission: Admission, prefill_chunk: int,
         calibration: Calibration | None = None, costs: ObservingCosts | None = None, diagnoses: bool = False,
+        coupled: bool = False,
     ) -> None:
         self._engines = engines
         self._admission = admission
@@ -71,6 +72,7 @@ class RoundLoop:
         self._temperatures = None if calibration is None else calibration.temperatures
         self._costs = costs
         self._diagnoses = diagnoses  # verify whole drafts, commit what the policy would have had verified
+        self._coupled = coupled      # verification by the noise that drafts are drawn by
         self._memory = AcceptanceMemory(engines.block_size)
         self._released: set[int] = set()      # slots that the target has not been told of yet
         self._report = RoundReport(engines.block_size)
@@ -120,7 +122,8 @@ class RoundLoop:
         """The target's one step; None when there is nothing to do, or when it failed and its sequences with it."""
         if not turns:
             return None
-        step = steps.target_step(turns, sorted(self._released), self._engines.target_limits.max_draft_tokens)
+        gamma = self._engines.target_limits.max_draft_tokens
+        step = steps.target_step(turns, sorted(self._released), gamma, self._coupled)
         started = time.perf_counter()
         try:
             result = self._engines.target(step)
@@ -167,7 +170,8 @@ class RoundLoop:
             return {}
         started = time.perf_counter()
         try:
-            result = self._engines.drafter(steps.drafter_step(drafting, self._engines.drafter_limits))
+            step = steps.drafter_step(drafting, self._engines.drafter_limits, self._coupled)
+            result = self._engines.drafter(step)
         except Exception as error:
             self._fail(drafting, _engine_error("drafter", error))
             return {}

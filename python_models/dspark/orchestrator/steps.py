@@ -24,6 +24,7 @@ from dspark.orchestrator.randomness import Purpose
 from dspark.verification import SamplingSettings
 
 Float64 = npt.NDArray[np.float64]
+Anchors = Sequence[tuple[life.Sequence, int]]    # with the positions of their anchors
 
 
 class Source(enum.Enum):
@@ -90,8 +91,9 @@ class Turn:
         return self.tokens[len(self.tokens) - self.draft_count :]
 
 
-def drafter_step(sequences: Sequence[life.Sequence], limits: DrafterLimits) -> DrafterStep:
+def drafter_step(sequences: Sequence[life.Sequence], limits: DrafterLimits, coupled: bool = False) -> DrafterStep:
     """Draft a block for every sequence, after appending the context that the drafter has not read yet."""
+    anchors = [(sequence, sequence.committed) for sequence in sequences]
     context = [sequence.context.take() for sequence in sequences]
     return DrafterStep(
         slots=_ints(sequence.slot for sequence in sequences),
@@ -101,9 +103,9 @@ def drafter_step(sequences: Sequence[life.Sequence], limits: DrafterLimits) -> D
         drafts=np.ones(len(sequences), np.bool_),
         context=np.concatenate(context),
         temperatures=_floats(sequence.request.sampling.temperature for sequence in sequences),
-        uniforms=np.stack([
-            sequence.randomness.uniforms(sequence.committed, Purpose.DRAFT, limits.block_size) for sequence in sequences
-        ]),
+        uniforms=_uniforms(anchors, Purpose.DRAFT, limits.block_size, coupled),
+        noise_keys=_noise_keys(anchors, limits.block_size, coupled),
+        coupled=np.full(len(sequences), coupled),
     )
 
 
@@ -129,8 +131,9 @@ def prefill(sequence: life.Sequence, count: int, candidates: int, wants_features
     )
 
 
-def target_step(turns: Sequence[Turn], released: Iterable[int], gamma: int) -> TargetStep:
+def target_step(turns: Sequence[Turn], released: Iterable[int], gamma: int, coupled: bool = False) -> TargetStep:
     """All turns as one step; `released` are the slots whose sequences ended since the last one."""
+    anchors = [(turn.sequence, _anchor_position(turn)) for turn in turns]
     sequences = [turn.sequence for turn in turns]
     positions = [sequence.committed for sequence in sequences]
     return TargetStep(
@@ -145,9 +148,9 @@ def target_step(turns: Sequence[Turn], released: Iterable[int], gamma: int) -> T
         draft_ids=np.concatenate([turn.draft_ids for turn in turns]),
         draft_probs=np.concatenate([turn.draft_probs for turn in turns]),
         sampling=sampling_arrays([sequence.request.sampling for sequence in sequences]),
-        uniforms=np.stack([
-            turn.sequence.randomness.uniforms(_anchor_position(turn), Purpose.VERIFY, gamma + 1) for turn in turns
-        ]),
+        uniforms=_uniforms(anchors, Purpose.VERIFY, gamma + 1, coupled),
+        noise_keys=_noise_keys(anchors, gamma + 1, coupled),
+        coupled=np.full(len(turns), coupled),
         released=_ints(released),
     )
 
@@ -161,6 +164,20 @@ def sampling_arrays(settings: Sequence[SamplingSettings]) -> SamplingArrays:
         min_p=_floats(one.min_p for one in settings),
         repetition_penalty=_floats(one.repetition_penalty for one in settings),
     )
+
+
+def _uniforms(anchors: Anchors, purpose: Purpose, count: int, coupled: bool) -> Float32:
+    """Uniforms [R, count]; zeros where noise takes their place."""
+    if coupled:
+        return np.zeros((len(anchors), count), np.float32)
+    return np.stack([sequence.randomness.uniforms(position, purpose, count) for sequence, position in anchors])
+
+
+def _noise_keys(anchors: Anchors, count: int, coupled: bool) -> Int32:
+    """Keys [R, count] of the positions after each anchor; zeros where uniforms are drawn by."""
+    if not coupled:
+        return np.zeros((len(anchors), count), np.int32)
+    return np.stack([sequence.randomness.noise_keys(position + 1, count) for sequence, position in anchors])
 
 
 def _anchor_position(turn: Turn) -> int:

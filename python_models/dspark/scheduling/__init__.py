@@ -11,7 +11,7 @@ from dspark.scheduling.loading import load_costs
 from dspark.scheduling.lookup_confidence import LookupRecord
 from dspark.scheduling.memory import AcceptanceMemory
 from dspark.scheduling.online import OnlineCosts
-from dspark.scheduling.policies import Policy, is_adaptive, make_policy
+from dspark.scheduling.policies import Policy, is_adaptive, make_policy, needs_coupling
 
 __all__ = [
     "AcceptanceMemory",
@@ -34,6 +34,7 @@ __all__ = [
     "load_costs",
     "make_policy",
     "marginal_gain",
+    "needs_coupling",
     "stale_budget",
     "survival",
 ]

@@ -16,9 +16,9 @@ from dspark.scheduling.allocation import convex_minorant, likeliest_survivals
 from dspark.scheduling.batch import Batch, LengthRule, Plan
 from dspark.scheduling.confidence import Float64
 from dspark.scheduling.costs import StepCosts
-from dspark.scheduling.length_rules import Budget, CausalGreedy, MarginalGain
+from dspark.scheduling.length_rules import Budget, CausalGreedy, GlobalOptimum, MarginalGain
 
-RULES = ("marginal", "stale", "causal")
+RULES = ("marginal", "stale", "causal", "global")
 MINIMUM_GAIN = 0.02                  # drafting must promise so much more than not drafting: against churn
 EXPLORATION = 0.01                   # share of the time that trying the drafter against the odds may cost
 
@@ -35,10 +35,11 @@ class _Option:
 
 
 class AdaptivePolicy:
-    """Maximises expected tokens per second, with one of three lossless length rules for drafted blocks.
+    """Maximises expected tokens per second, with one of four length rules for drafted blocks.
 
     `marginal`: a draft is admitted while its survival exceeds the price of its time at the expected optimum.
     `stale`: as many as the optimum of the expected survivals has (section 5.2). `causal`: Algorithm 1.
+    `global`: the optimum over the drafted blocks' own survivals, lossless under coupled verification only.
     Lookup drafts are functions of the past, so their global optimum is lossless under each of them.
     """
 
@@ -100,6 +101,8 @@ class AdaptivePolicy:
             return Budget(option.budget)
         if self._rule == "causal":
             return CausalGreedy(option.seconds, batch.riding_samples)
+        if self._rule == "global":
+            return GlobalOptimum(option.seconds, batch.riding_samples)
         return MarginalGain(option.throughput * np.diff(convex_minorant(option.seconds)))
 
 

@@ -62,12 +62,14 @@ def convex_minorant(values: Float64) -> Float64:
     return result
 
 
-def best_budget(survival: Float64, limits: Int32, steps_per_second: Float64) -> int:
+def best_budget(survival: Float64, limits: Int32, steps_per_second: Float64, extra_tokens: int = 0) -> int:
     """The number of drafts at the global maximum of Theta, the smallest where several reach it.
 
-    Raises ConfigurationError where the curve steps_per_second [N + 1] does not reach all N admissible drafts.
+    `extra_tokens` are what others give in the same step. Raises ConfigurationError where the curve steps_per_second
+    [N + 1] does not reach all N admissible drafts.
     """
-    return int(_throughput(likeliest_survivals(survival, limits), len(limits), steps_per_second).argmax())
+    survivals = likeliest_survivals(survival, limits)
+    return int(_throughput(survivals, len(limits) + extra_tokens, steps_per_second).argmax())
 
 
 def stale_budget(stale_survival: Float64, survival: Float64, limits: Int32, steps_per_second: Float64) -> Int32:

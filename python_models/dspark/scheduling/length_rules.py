@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dspark.engines.contract import Int32
-from dspark.scheduling.allocation import allocate, causal_greedy, marginal_gain
+from dspark.scheduling.allocation import allocate, best_budget, causal_greedy, marginal_gain
 from dspark.scheduling.confidence import Float64
 
 
@@ -56,6 +56,20 @@ class CausalGreedy:
 
     def lengths(self, survival: Float64, limits: Int32) -> Int32:
         return causal_greedy(survival, limits, 1.0 / self.seconds, self.extra_tokens)
+
+
+@dataclass(frozen=True)
+class GlobalOptimum:
+    """The lengths of the largest Theta over the survivals of this very round, from the seconds [N + 1] as above.
+
+    It looks at drafts before it decides on them: lossless for greedy requests and under coupled verification only.
+    """
+
+    seconds: Float64
+    extra_tokens: int
+
+    def lengths(self, survival: Float64, limits: Int32) -> Int32:
+        return allocate(survival, limits, best_budget(survival, limits, 1.0 / self.seconds, self.extra_tokens))
 
 
 @dataclass(frozen=True)

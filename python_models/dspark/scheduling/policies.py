@@ -87,6 +87,11 @@ def is_adaptive(policy: str) -> bool:
     return policy.startswith("adaptive")
 
 
+def needs_coupling(policy: str) -> bool:
+    """Whether a policy of this name is lossless under coupled verification only."""
+    return policy.removesuffix(LOOKUP_SUFFIX) == "adaptive:global"
+
+
 def no_drafts(size: int) -> Plan:
     """The plan of a round in which nobody is drafted for."""
     nobody = np.zeros(size, np.bool_)

@@ -1,13 +1,15 @@
-"""The acceptance rule (dspark-spec, section 6): what is kept of a drafted block, and the token after it."""
+"""The acceptance rules (dspark-spec, section 6): what is kept of a drafted block, and the token after it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from dspark.engines.contract import Float32, Int32
 from dspark.errors import EngineError
+from dspark.verification.coupling import coupled_choice
 from dspark.verification.distribution import Distribution
 from dspark.verification.sampling import SamplingSettings
 from dspark.verification.target import greedy_token, target_distribution
@@ -41,10 +43,7 @@ def verify_block(
     seen = history.size
     length = len(draft_tokens)
     if sampling.greedy:
-        for k in range(length + 1):
-            best = greedy_token(logits[k], sampling, tokens[: seen + k])
-            if k == length or draft_tokens[k] != best:
-                return Verdict(k, best)
+        return _keep_while_equal(draft_tokens, lambda k: greedy_token(logits[k], sampling, tokens[: seen + k]))
     for k in range(length):
         p_target = target_distribution(logits[k], sampling, tokens[: seen + k])
         p_draft = draft_distribution(draft_ids[k], draft_probs[k])
@@ -52,6 +51,34 @@ def verify_block(
             return Verdict(k, residual(p_target, p_draft).draw(float(uniforms[-1])))
     bonus = target_distribution(logits[length], sampling, tokens[: seen + length])
     return Verdict(length, bonus.draw(float(uniforms[-1])))
+
+
+def verify_block_coupled(
+    logits: Float32, draft_tokens: Int32, sampling: SamplingSettings, history: Int32, noise_keys: Int32
+) -> Verdict:
+    """Accept the draft x_1..x_l while it equals the target's own choice, and end with that choice.
+
+    The choice at every position is drawn from p^t by the request's noise of that position (`coupled_choice`), or is
+    the argmax of a greedy request: so the output does not depend on what was drafted, by whom, and how far it was
+    verified. Arrays as in `verify_block`; noise_keys [gamma + 1] are those of the positions after the anchor.
+    """
+    tokens = np.concatenate([history, draft_tokens]) if sampling.repetition_penalty != 1.0 else history
+    seen = history.size
+
+    def choose(k: int) -> int:
+        if sampling.greedy:
+            return greedy_token(logits[k], sampling, tokens[: seen + k])
+        return coupled_choice(target_distribution(logits[k], sampling, tokens[: seen + k]), int(noise_keys[k]))
+
+    return _keep_while_equal(draft_tokens, choose)
+
+
+def _keep_while_equal(draft_tokens: Int32, choose: Callable[[int], int]) -> Verdict:
+    """Drafts stand while each is what the target chooses at its place; the last choice follows them."""
+    for k, draft in enumerate(draft_tokens.tolist()):
+        if (choice := choose(k)) != draft:
+            return Verdict(k, choice)
+    return Verdict(len(draft_tokens), choose(len(draft_tokens)))
 
 
 def draft_distribution(ids: Int32, probs: Float32) -> Distribution:

@@ -18,6 +18,7 @@ from dspark_build.drafters import (
     save_drafter_checkpoint,
 )
 from dspark_build.export.drafter import DrafterSizes, build_drafter
+from dspark_build.models.coupling import Noise
 from dspark_build.models.drafter import Drafter
 from dspark_build.tiny import make_tiny_target
 
@@ -87,8 +88,9 @@ def make_step(
     temperatures: Sequence[float] | float = 1.0,
     seed: int = 0,
     vocabulary: int = 40,
+    coupled: Sequence[bool] | bool = False,
 ) -> DrafterStep:
-    """A step whose anchors and uniforms follow from `seed` and the slot, whatever the company."""
+    """A step whose anchors, uniforms and noise follow from `seed` and the slot, whatever the company."""
     rows = len(slots)
     own = [np.random.default_rng([seed, slot]) for slot in slots]
     return DrafterStep(
@@ -100,6 +102,8 @@ def make_step(
         context=np.concatenate([np.zeros((0, HIDDEN), np.float32), *context]),
         temperatures=np.broadcast_to(np.float32(temperatures), rows).copy(),
         uniforms=np.stack([random.random(GAMMA, np.float32) for random in own]) if rows else np.zeros((0, GAMMA), "f4"),
+        noise_keys=np.array([random.integers(-(2**31), 2**31, GAMMA) for random in own], np.int32).reshape(rows, GAMMA),
+        coupled=np.broadcast_to(np.array(coupled, np.bool_), rows).copy(),
     )
 
 
@@ -119,6 +123,7 @@ def expected_block(drafter: Drafter, step: DrafterStep, row: int, features: np.n
             torch.ones(1, rows.shape[1], dtype=torch.bool),
             torch.from_numpy(step.temperatures[row : row + 1]),
             torch.from_numpy(step.uniforms[row : row + 1]),
+            Noise(torch.from_numpy(step.noise_keys[row : row + 1]), torch.from_numpy(step.coupled[row : row + 1])),
         )
     return DrafterResult(*(field.numpy()[0] for field in block))
 

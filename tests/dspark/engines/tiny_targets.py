@@ -70,6 +70,7 @@ class Request:
     temperature: float = 0.0
     repetition_penalty: float = 1.0
     uniforms: Sequence[float] = field(default=(0.5,) * (GAMMA + 1))
+    noise_keys: Sequence[int] = ()       # any: coupled
 
 
 def step_of(requests: Sequence[Request], released: Sequence[int] | range = ()) -> TargetStep:
@@ -95,6 +96,10 @@ def step_of(requests: Sequence[Request], released: Sequence[int] | range = ()) -
             repetition_penalty=np.array([request.repetition_penalty for request in requests], np.float32),
         ),
         uniforms=np.array([request.uniforms for request in requests], np.float32).reshape(count, GAMMA + 1),
+        noise_keys=ints(
+            key for request in requests for key in request.noise_keys or (0,) * (GAMMA + 1)
+        ).reshape(count, GAMMA + 1),
+        coupled=np.array([bool(request.noise_keys) for request in requests], np.bool_),
         released=ints(released),
     )
 

@@ -19,7 +19,14 @@ from dspark.engines.contract import (
 )
 from dspark.errors import EngineError
 from dspark.orchestrator import Engines, GenerationRequest, Tokenizer
-from dspark.verification import SamplingSettings, log_probs_of, verify_block
+from dspark.verification import (
+    SamplingSettings,
+    coupled_choice,
+    draft_distribution,
+    log_probs_of,
+    verify_block,
+    verify_block_coupled,
+)
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 
@@ -38,6 +45,7 @@ TARGET_LIMITS = TargetLimits(
 )
 DRAFTER_LIMITS = DrafterLimits(
     vocabulary_size=V, feature_size=2, block_size=GAMMA, candidates=K, max_slots=8, window=12, has_confidence=True,
+    can_couple=True,
 )
 
 
@@ -112,10 +120,12 @@ class ToyTarget:
             logits = np.stack([self._table.logits(tokens[: seen + k]) for k in range(drafts + 1)])
             block = slice(draft_start, draft_start + drafts)
             draft_tokens = np.array(tokens[seen:], np.int32)
-            verdict = verify_block(
-                logits, draft_tokens, step.draft_ids[block], step.draft_probs[block],
-                SamplingSettings.row(step.sampling, r), np.array(tokens[:seen], np.int32), step.uniforms[r],
-            )
+            sampling, history = SamplingSettings.row(step.sampling, r), np.array(tokens[:seen], np.int32)
+            if step.coupled[r]:
+                verdict = verify_block_coupled(logits, draft_tokens, sampling, history, step.noise_keys[r])
+            else:
+                p_draft = step.draft_ids[block], step.draft_probs[block]
+                verdict = verify_block(logits, draft_tokens, *p_draft, sampling, history, step.uniforms[r])
             accepted, next_token = verdict.accepted, verdict.next_token
             if step.wants_log_probs[r]:
                 chosen = np.array([*draft_tokens[:accepted], next_token], np.int32)
@@ -170,7 +180,11 @@ class ToyDrafter:
             temperature = float(step.temperatures[r])
             weights = np.exp((logits[ids] - logits[ids[0]]) / temperature) if temperature else np.eye(len(ids))[0]
             probs = (weights / weights.sum()).astype(np.float32)
-            chosen = min(int(probs.cumsum().searchsorted(step.uniforms[r, k], side="right")), len(ids) - 1)
+            if step.coupled[r]:
+                choice = coupled_choice(draft_distribution(ids, probs), int(step.noise_keys[r, k]))
+                chosen = int(np.flatnonzero(ids == choice)[0])
+            else:
+                chosen = min(int(probs.cumsum().searchsorted(step.uniforms[r, k], side="right")), len(ids) - 1)
             drafted.append(int(ids[chosen]))
             confidences.append(2.0 - 0.3 * k - self._noise)
             all_ids.append(ids)
