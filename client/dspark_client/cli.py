@@ -12,7 +12,7 @@ import typer
 from dspark.errors import ConfigurationError, DSparkError
 from typer.exceptions import Abort, Exit, TyperException
 
-from dspark_client import bench_verbs, calibrate_verb, profile_verb, train
+from dspark_client import bench_verbs, calibrate_verb, doctor_verb, profile_verb, train
 from dspark_client.options import (
     DEFAULT_GRPC,
     DEFAULT_POLICY,
@@ -29,6 +29,8 @@ from dspark_client.options import (
     PromptsOption,
     SeedOption,
     TemperatureOption,
+    Verification,
+    VerificationOption,
 )
 from dspark_client.paths import DEFAULT_CHECKPOINT
 
@@ -77,6 +79,7 @@ def serve(
     engine: EngineOption = Engine.int8,
     checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
     policy: PolicyOption = DEFAULT_POLICY,
+    verification: VerificationOption = Verification.standard,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     http_port: int = 8000,
     grpc_port: int = 8001,
@@ -108,6 +111,7 @@ def serve(
         serving_settings(checkpoint, engine.value, policy),
         max_queue=max_queue, max_slots=max_slots, threads=threads, allow_unprofiled=allow_unprofiled,
         online_costs=online, diagnose=diagnose, switchable_policies=switchable_policies,
+        verification=verification.value,
     )
     check_deployment(settings)
     run(settings, paths.model_repository(), Ports(http_port, grpc_port, metrics_port), host)
@@ -191,6 +195,7 @@ def evaluate(
     engine: EngineOption = Engine.int8,
     checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
     policy: PolicyOption = "full",
+    verification: VerificationOption = Verification.standard,
     limit: LimitOption = None,
     max_tokens: MaxTokensOption = 128,
     temperature: TemperatureOption = 0.0,
@@ -222,7 +227,7 @@ def evaluate(
 
     found = read_prompts(prompts, limit, _say_skipped if skip_bad_lines else None)
     levels, sweep = parse_numbers("concurrency", concurrency), parse_numbers("blocks", blocks) if blocks else []
-    settings = serving_settings(checkpoint, engine.value, policy)
+    settings = replace(serving_settings(checkpoint, engine.value, policy), verification=verification.value)
     if lossless:
         if temperature or sweep or markdown_file or plot_file:
             raise ConfigurationError(
@@ -244,6 +249,7 @@ def evaluate(
 
 app.command()(calibrate_verb.calibrate)
 app.command()(profile_verb.profile)
+app.command()(doctor_verb.doctor)
 app.command()(bench_verbs.bench)
 app.command(name="report")(bench_verbs.draw_report)
 
