@@ -44,6 +44,7 @@ class AcceptanceReport:
     engine: str
     drafter: str
     blocks: dict[str, float] = field(default_factory=dict)           # of a sweep: tau where at most so many are
+    verification: str = "standard"
 
 
 def measure_acceptance(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from dspark_client.options import (
     LimitOption,
     MaxTokensOption,
     TemperatureOption,
+    Verification,
+    VerificationOption,
 )
 from dspark_client.paths import DEFAULT_CHECKPOINT
 
@@ -27,6 +30,7 @@ def bench(
         list[Path] | None, typer.Option("--prompts", help="Files of JSON lines {id, domain, turns}.")
     ] = None,
     policies: Annotated[str, typer.Option(help="Compared on one server, turn and turn about.")] = DEFAULT_POLICIES,
+    verification: VerificationOption = Verification.standard,
     concurrency: Annotated[str, typer.Option(help="Requests in flight, such as 1,2,4,8.")] = "1,2,4,8",
     rate: Annotated[str, typer.Option(help="Instead: Poisson arrivals at these requests a second, as 0.5,1,2.")] = "",
     by_domain: Annotated[bool, typer.Option(help="A point for each domain, or domains mixed.")] = False,
@@ -87,7 +91,7 @@ def bench(
     found = read_prompts(prompts, limit)
     if against_bare:
         drafting = next((name for name in names if name != "none"), "none")
-        settings = serving_settings(checkpoint, engine.value, drafting)
+        settings = replace(serving_settings(checkpoint, engine.value, drafting), verification=verification.value)
         return report(run_against_bare(settings, found, max_tokens, repeats), json_file)
     closed = [Level(concurrency=streams) for streams in parse_numbers("concurrency", concurrency)]
     asked = SweepOptions(
@@ -96,7 +100,7 @@ def bench(
         by_domain=by_domain, repeats=repeats, size=LoadSize(requests_per_stream, rate_seconds, min_requests),
         goals=Goals(slo_ttft, slo_itl), json_file=json_file, max_seconds=max_seconds, address=address,
     )
-    measured = sweep(asked, serving_settings(checkpoint, engine.value))
+    measured = sweep(asked, replace(serving_settings(checkpoint, engine.value), verification=verification.value))
     report(measured, None)
     if measured.missing:
         typer.echo(f"{measured.missing} samples were not measured in time: the same command goes on", err=True)

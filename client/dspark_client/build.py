@@ -94,8 +94,9 @@ def _facts(checkpoint: Path, drafter: Path, engine: str) -> BuildFacts:
 
 
 def _built_from(folder: EngineFolder) -> tuple[BuildFacts, BuildFacts] | None:
-    """What the target and the drafter in a folder were built from; None where one is missing or of another format."""
+    """What the target and the drafter in a folder were built from; None where one is missing or of an older format."""
     try:
-        return read_record(folder.target, TargetRecord).facts, read_record(folder.drafter, DrafterRecord).facts
+        target, drafter = read_record(folder.target, TargetRecord), read_record(folder.drafter, DrafterRecord)
     except ConfigurationError:
         return None
+    return (target.facts, drafter.facts) if drafter.limits.can_couple else None

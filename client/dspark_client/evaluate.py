@@ -63,7 +63,7 @@ def evaluate_acceptance(
         domains={name: summarise(found) for name, found in answers_by("domain", prompts, answers[block]).items()},
         policy=settings.policy, block=block, temperature=generation.temperature or 0.0,
         engine=folder.root.name, drafter=_drafter_name(folder.drafter),
-        blocks={str(length): macro_tau(datasets[length]) for length in sweep},
+        blocks={str(length): macro_tau(datasets[length]) for length in sweep}, verification=settings.verification,
     )
 
 

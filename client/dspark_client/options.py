@@ -21,10 +21,20 @@ class Engine(str, Enum):
     fp32 = "fp32"
 
 
+class Verification(str, Enum):
+    """Rules of acceptance; `dspark.settings.VERIFICATIONS`."""
+
+    standard = "standard"
+    coupled = "coupled"
+
+
 EngineOption = Annotated[Engine, typer.Option(help="Precision of the engine.")]
 CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared checkpoint whose engine is used.")]
 PolicyOption = Annotated[str, typer.Option(help=
     "How many drafts are verified: none, full, fixed:N, threshold:C or adaptive; +lookup adds prompt lookup."
+)]
+VerificationOption = Annotated[Verification, typer.Option(help=
+    "coupled: sampled answers depend on prompt, settings and seed alone, not on drafts, schedule or load."
 )]
 AddressOption = Annotated[str, typer.Option(help="gRPC address of the server; if none listens there, one is started.")]
 PromptsOption = Annotated[list[Path], typer.Option("--prompts", help="Files of JSON lines {id, domain, turns}.")]

@@ -67,7 +67,7 @@ def sweep_settings(options: SweepOptions, settings: ServingSettings) -> SweepSet
         max_tokens=generation.max_tokens or 0, temperature=generation.temperature or 0.0,
         ignore_eos=bool(generation.ignore_eos), seed=generation.seed or 0,
         requests_per_stream=size.per_stream, rate_seconds=size.seconds, min_requests=size.at_least,
-        slo_ttft_ms=goals.ttft_ms, slo_itl_ms=goals.itl_ms,
+        slo_ttft_ms=goals.ttft_ms, slo_itl_ms=goals.itl_ms, verification=settings.verification,
     )
 
 

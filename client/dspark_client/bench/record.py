@@ -36,6 +36,7 @@ class SweepSettings:
     min_requests: int
     slo_ttft_ms: float | None = None
     slo_itl_ms: float | None = None
+    verification: str = "standard"   # of our own server; one at an address has its own
 
 
 @dataclass(frozen=True)
