@@ -24,6 +24,7 @@ setup:
 engine: setup
 	@$(DSPARK) prepare
 	@$(DSPARK) build --engine int8
+	@$(DSPARK) profile --engine int8 --keep --minutes 2 || echo 'make: adaptive policies need this measurement: .venv/bin/dspark profile' >&2
 
 serve: engine
 	@exec $(DSPARK) serve $(ARGS)

@@ -27,6 +27,7 @@ from dspark.scheduling.curve_record import (
     machine_fingerprint,
 )
 
+from dspark_client.deployment import block_size
 from dspark_client.profile_rig import Clock, Rig
 from dspark_client.profile_sizes import DrafterSize, Size, TargetSize, drafter_sizes, plan_slots, target_sizes
 from dspark_client.profile_timing import Advance, Times, complaint, measure, spread
@@ -57,6 +58,16 @@ def profile(folder: EngineFolder, threads: int, minutes: float, seed: int = 0) -
             return profile_engines(
                 folder, target, drafter, threads, started + 60.0 * minutes, time.perf_counter, advance, seed
             )
+
+
+def is_measured(folder: EngineFolder, threads: int) -> bool:
+    """Whether the folder has a curve that this machine can use. Raises ConfigurationError where nothing was built."""
+    gamma = block_size(folder)
+    try:
+        ThroughputCurve.read(folder, gamma, threads)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def profile_engines(

@@ -18,6 +18,9 @@ def profile(
     checkpoint: CheckpointOption = DEFAULT_CHECKPOINT,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of the target, as served; 0 takes all.")] = 0,
     minutes: Annotated[float, typer.Option(min=0.01, help="Stop after so long, settled or not.")] = 4.0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Do nothing where this build was measured on this machine already.")
+    ] = False,
     json_file: JsonOption = None,
     plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw the curve here.")] = None,
 ) -> None:
@@ -30,13 +33,17 @@ def profile(
     """
     from dspark_client import paths
     from dspark_client.acceptance_report import check_plot
+    from dspark_client.profile import is_measured
     from dspark_client.profile import profile as measure
     from dspark_client.profile_report import plot, table
     from dspark_client.reporting import write
 
     if plot_file is not None:
         check_plot(plot_file)
-    report = measure(paths.engine_folder(checkpoint, engine.value), threads, minutes)
+    folder = paths.engine_folder(checkpoint, engine.value)
+    if keep and is_measured(folder, threads):
+        return typer.echo(f"{folder.root} is measured already")
+    report = measure(folder, threads, minutes)
     typer.echo(table(report))
     if report.message:
         typer.echo(f"not stable: {report.message}; run it again while the machine does nothing else", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dspark.settings import ServingSettings
 from rich.console import Console
@@ -36,10 +36,13 @@ def own_server(settings: ServingSettings) -> Iterator[OwnServer]:
 
 @contextmanager
 def any_server(address: str, settings: ServingSettings) -> Iterator[Connection]:
-    """A connection to the server at `address`; where nothing listens there, to one of our own."""
+    """A connection to the server at `address`; where nothing listens there, to one of our own.
+
+    For a question or a chat our own does without a throughput curve, if there is none.
+    """
     if listens(address):
         with Connection(address) as connection:
             yield connection
         return
-    with own_server(settings) as server:
+    with own_server(replace(settings, allow_unprofiled=True)) as server:
         yield server.connection

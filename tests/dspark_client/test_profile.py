@@ -263,6 +263,10 @@ def test_the_verb_writes_curve_json_and_picture(
     assert {math.copysign(1, point["median_s"]) for point in written["target"]} == {1.0}
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "ms of a step" in capsys.readouterr().out
+    before = (folder.root / CURVE_FILE).read_bytes()
+    cli.app([*arguments, "--keep"], standalone_mode=False)
+    assert "is measured already" in capsys.readouterr().out
+    assert (folder.root / CURVE_FILE).read_bytes() == before
 
 
 def test_an_engine_that_was_not_built_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
