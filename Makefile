@@ -5,16 +5,18 @@ PYTHON ?= python3
 DSPARK := $(VENV)/bin/dspark
 PROMPTS ?= client/prompts/sample.jsonl
 ARGS ?=
+DEFAULT_MODEL := smollm2-135m-instruct
 export VENV PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine serve test lossless bench
+.PHONY: help setup engine serve test lossless bench gpu-check
 
 help:
 	@echo 'make serve     set up, prepare the default model, build its int8 engine, serve it on 127.0.0.1 (ARGS="--policy none")'
 	@echo 'make test      set up, lint, type-check, run the tests'
 	@echo 'make lossless  decode PROMPTS with and without speculation on both engines: 0 differences expected'
 	@echo 'make bench     the server against the bare engine loop; many streams against one'
+	@echo 'make gpu-check parse, check and build the GPU graphs of the default model with TensorRT-RTX; needs no GPU'
 	@echo 'make setup     only the virtual environment (VENV=.venv, PYTHON=python3)'
 	@echo 'Then, for one verb at a time: $(DSPARK) --help'
 
@@ -41,3 +43,8 @@ lossless: engine
 
 bench: engine
 	$(DSPARK) bench --against-bare --engine int8 --prompts $(PROMPTS) $(ARGS)
+
+gpu-check: setup
+	@$(DSPARK) prepare
+	$(VENV)/bin/python -W ignore -m dspark_build.gpu_check \
+		--checkpoint $${DSPARK_HOME:-.dspark}/checkpoints/$(DEFAULT_MODEL) --drafter drafters/$(DEFAULT_MODEL) $(ARGS)

@@ -33,13 +33,13 @@ touch "$unfinished"
 
 cat <<'MESSAGE'
 setup: installing into the virtual environment. To be downloaded, unless pip has it already:
-    about 355 MB of packages besides torch
+    about 465 MB of packages besides torch
     torch: 192 MB as a CPU build. A package index may offer a CUDA build instead, with several GB of
     libraries that nothing here uses; PIP_EXTRA_INDEX_URL can name an index that has the CPU build.
 Later, 'dspark prepare' (part of 'make serve' and 'make test') downloads the default model: 93 MB.
 MESSAGE
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install)
-"${pip[@]}" -r requirements/serve.txt -r requirements/build.txt -r requirements/dev.txt
+"${pip[@]}" -r requirements/serve.txt -r requirements/build.txt -r requirements/dev.txt -r requirements/gpu-check.txt
 "${pip[@]}" --no-deps -r requirements/triton.txt
 "${pip[@]}" "$(sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml)"
 "${pip[@]}" --no-deps --no-build-isolation -e .
