@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -103,6 +104,20 @@ def test_the_onnx_graphs_agree_with_the_openvino_engine(
         np.testing.assert_allclose(ours.draft_probs, probabilities, atol=1e-5)
         # Greedy ids beyond the first are candidates of probability 0, still in order of their logits.
         assert (ours.draft_ids == ids).mean() > 0.99
+
+
+def test_an_onnx_graph_without_coupling_has_no_bitwise_operators(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    target, checkpoint = folders
+    drafter = load_drafter_checkpoint(checkpoint, target)
+    operators = {}
+    for can_couple in (False, True):
+        folder = tmp_path / str(can_couple)
+        export_drafter_onnx(drafter, WINDOW, SLOTS, folder, can_couple)
+        graph = onnx.load(folder / BLOCK_ONNX).graph
+        operators[can_couple] = {node.op_type for node in graph.node}
+        assert ({value.name for value in graph.input} >= set(COUPLING_INPUTS)) == can_couple
+    assert {name for name in operators[False] if name.startswith("Bit")} == set()
+    assert {name for name in operators[True] if name.startswith("Bit")}
 
 
 def test_an_engine_folder_says_what_it_was_built_from(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dspark.engines.drafter_graphs import (
 from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import nn
 
-from dspark_build.export.drafter_graphs import ContextGraph, CoupledBlockGraph
+from dspark_build.export.drafter_graphs import BlockGraph, ContextGraph, CoupledBlockGraph
 from dspark_build.export.paged import compress
 from dspark_build.export.row_exact import row_exact
 from dspark_build.models.drafter import Drafter
@@ -43,16 +43,17 @@ def convert_context(drafter: Drafter) -> ov.Model:
     return _name(model, CONTEXT_INPUTS, pool_names(drafter.config.model.layers), [[-1, size], [-1]])
 
 
-def convert_block(drafter: Drafter, window: int, max_slots: int) -> ov.Model:
+def convert_block(drafter: Drafter, window: int, max_slots: int, can_couple: bool = True) -> ov.Model:
     """The block inputs of R requests and the rings [max_slots, window, K, D] -> the drafted block."""
     config = drafter.config
-    graph = CoupledBlockGraph(row_exact(drafter)).eval()
+    graph = (CoupledBlockGraph if can_couple else BlockGraph)(row_exact(drafter)).eval()
     model = _convert(graph, graph.example(window, max_slots))
     names = pool_names(config.model.layers)
     ring = [max_slots, window, config.model.kv_heads, config.model.head_size]
     block = [-1, config.block_size]
-    shapes = [*[[-1]] * (len(BLOCK_INPUTS) - 1), block, block, [-1], *[ring] * len(names)]
-    return _name(model, (*BLOCK_INPUTS, *COUPLING_INPUTS, *names), BLOCK_OUTPUTS, shapes)
+    noise = dict(zip(COUPLING_INPUTS, (block, [-1]), strict=True)) if can_couple else {}
+    shapes = [*[[-1]] * (len(BLOCK_INPUTS) - 1), block, *noise.values(), *[ring] * len(names)]
+    return _name(model, (*BLOCK_INPUTS, *noise, *names), BLOCK_OUTPUTS, shapes)
 
 
 def _convert(graph: nn.Module, example: tuple[Any, ...]) -> ov.Model:

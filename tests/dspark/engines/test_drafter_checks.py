@@ -55,6 +55,8 @@ def int32(*values: int) -> np.ndarray:
         (changed(temperatures=np.array([1, np.nan], np.float32)), "temperatures"),
         (changed(uniforms=np.ones((2, GAMMA), np.float32)), "uniforms"),
         (changed(uniforms=np.zeros((2, GAMMA + 1), np.float32)), "uniforms"),
+        (changed(coupled=np.array([False, True])), "target's noise"),
+        (changed(noise_keys=np.zeros((2, GAMMA + 1), np.int32)), "noise_keys"),
         (changed(drafts=np.ones(3, np.bool_)), "drafts"),
         (changed(slots=np.array([0, 3], np.int64)), "int64"),
     ],

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
+from pathlib import Path
 
 import numpy as np
+import openvino
 import pytest
 import torch
 from dspark.engines.contract import DrafterResult
+from dspark.engines.drafter_graphs import BLOCK_GRAPH
+from dspark.engines.engine_json import ENGINE_JSON
 from dspark.engines.loading import load_drafter, read_drafter_limits
 from dspark.engines.openvino_drafter import OpenVinoDrafter
+from dspark.errors import EngineError
+from dspark.verification import coupled_choice, draft_distribution
+from dspark_build.export.drafter_openvino import convert_block
 from scipy.stats import chisquare
 from tiny_drafters import (
     GAMMA,
@@ -70,6 +79,7 @@ def test_ragged_steps_draft_what_the_torch_definition_drafts(case: Case) -> None
             drafts=[True, number != 2, True],
             temperatures=[0.0, 1.0, 0.4],
             seed=number,
+            coupled=[number == 4, number % 2 == 1, number > 2],
         )
         result = engine.step(step)
         for r, (slot, rows) in enumerate(seen.items()):
@@ -172,6 +182,44 @@ def test_drawn_tokens_follow_the_returned_distribution() -> None:
     assert_follows(tokens[:, 0], result.draft_ids[0, 0], result.draft_probs[0, 0])
     favourite = np.bincount(tokens[:, 0]).argmax()
     assert_follows(tokens[tokens[:, 0] == favourite, 1], *after_first[favourite])
+
+
+@pytest.mark.parametrize("case", [VANILLA, INT8], ids=["fp32", "int8"])
+def test_a_coupled_block_is_what_the_noise_chooses_from_the_returned_distribution(case: Case) -> None:
+    engine, differing = OpenVinoDrafter(built(case)), 0
+    slots, context = list(range(SLOTS)), [feature_rows(3, 9)] * SLOTS
+    for seed in range(40):
+        step = make_step(slots, [3] * SLOTS, context, temperatures=0.9, seed=seed, coupled=True)
+        result = engine.step(step)
+        for r in slots:
+            for k in range(GAMMA):
+                law = draft_distribution(result.draft_ids[r, k], result.draft_probs[r, k])
+                differing += coupled_choice(law, int(step.noise_keys[r, k])) != result.tokens[r, k]
+    assert differing <= 1                            # of 1080: fp32 cannot tell two arrivals at one time apart
+
+
+def test_a_coupled_block_does_not_depend_on_uniforms_nor_an_uncoupled_one_on_noise() -> None:
+    engine = OpenVinoDrafter(built(VANILLA))
+    for coupled in (True, False):
+        step = make_step([0, 1], [3, 2], [feature_rows(3, 0), feature_rows(2, 1)], coupled=coupled)
+        other = dataclasses.replace(
+            step, **({"uniforms": 1 - step.uniforms} if coupled else {"noise_keys": ~step.noise_keys})
+        )
+        assert_identical(engine.step(step), engine.step(other))
+
+
+def test_an_engine_of_an_older_build_drafts_as_before_but_cannot_couple(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(built(VANILLA), tmp_path / "drafter"))
+    block = convert_block(definition(VANILLA), WINDOW, SLOTS, can_couple=False)
+    openvino.save_model(block, folder / BLOCK_GRAPH, compress_to_fp16=False)
+    values = json.loads((folder / ENGINE_JSON).read_text())
+    del values["limits"]["can_couple"]
+    (folder / ENGINE_JSON).write_text(json.dumps(values))
+    engine, step = OpenVinoDrafter(folder), make_step([4, 2], [5, 2], [feature_rows(5, 1), feature_rows(2, 1)])
+    assert not read_drafter_limits(folder).can_couple
+    assert_identical(engine.step(step), OpenVinoDrafter(built(VANILLA)).step(step))
+    with pytest.raises(EngineError, match="cannot draft by the target's noise; run 'dspark build' again"):
+        engine.step(dataclasses.replace(step, coupled=np.ones(2, np.bool_)))
 
 
 def assert_follows(tokens: np.ndarray, ids: np.ndarray, probabilities: np.ndarray) -> None:

@@ -55,10 +55,12 @@ class Bench:
 
     def __init__(
         self, tokenizer, policy="full", noise=0.5, prefill_chunk=8, max_slots=8, max_queue=64,
-        costs=COSTS, diagnose=False, **limits,
+        costs=COSTS, diagnose=False, verification="standard", **limits,
     ):
         self.target, self.drafter, made = engines(noise, **limits)
-        settings = ServingSettings("", policy, max_queue, max_slots, prefill_chunk, diagnose=diagnose)
+        settings = ServingSettings(
+            "", policy, max_queue, max_slots, prefill_chunk, diagnose=diagnose, verification=verification
+        )
         self.orchestrator = Orchestrator(made, tokenizer, make_policy(policy, GAMMA, costs), settings)
         self.loop = self.orchestrator.loop
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import torch
 from dspark.engines.openvino_drafter import OpenVinoDrafter
 from dspark.engines.openvino_target import OpenVinoTarget
 from dspark.orchestrator import Engines, GenerationRequest, Orchestrator, Tokenizer
-from dspark.scheduling import make_policy
+from dspark.scheduling import Policy, make_policy
 from dspark.settings import ServingSettings
 from dspark.verification import SamplingSettings, target_distribution
 from dspark_build.drafters import initialise_drafter, reduce_vocabulary, save_drafter_checkpoint
@@ -92,6 +93,21 @@ def law(checkpoint: Path, settings: SamplingSettings) -> np.ndarray:
 
 def sampled(engines: Engines, tokenizer: Tokenizer, policy: str, settings: SamplingSettings) -> tuple[np.ndarray, int]:
     """Counts [V, V, V] of the streams' tokens, and how many draft tokens were verified."""
+    outputs, verified = streams(engines, tokenizer, make_policy(policy, GAMMA), settings)
+    counts = np.zeros((VOCABULARY,) * LENGTH)
+    for tokens in outputs:
+        counts[tuple(tokens[:LENGTH])] += 1
+    return counts, verified
+
+
+def streams(
+    engines: Engines, tokenizer: Tokenizer, policy: Policy, settings: SamplingSettings, length: int = LENGTH + 1,
+    count: int = STREAMS, **serving: Any,
+) -> tuple[list[list[int]], int]:
+    """The tokens of `count` streams with seeds from 0, and how many draft tokens were verified.
+
+    One token more than is looked at: a last token is never drafted for.
+    """
     verified = 0
 
     def observe(report):
@@ -99,22 +115,18 @@ def sampled(engines: Engines, tokenizer: Tokenizer, policy: str, settings: Sampl
         verified += report.verified
 
     orchestrator = Orchestrator(
-        engines, tokenizer, make_policy(policy, GAMMA), ServingSettings("", max_queue=STREAMS), observer=observe
+        engines, tokenizer, policy, ServingSettings("", max_queue=STREAMS, **serving), observer=observe
     )
-    listeners = [Listener() for _ in range(STREAMS)]
+    listeners = [Listener() for _ in range(count)]
     for seed, listener in enumerate(listeners):
-        # One token more than is looked at: a last token is never drafted for.
-        orchestrator.submit(GenerationRequest(PROMPT, LENGTH + 1, settings, seed), listener)
+        orchestrator.submit(GenerationRequest(PROMPT, length, settings, seed), listener)
     orchestrator.start()
     deadline = time.monotonic() + PATIENCE_S
     while not all(listener.over for listener in listeners):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     orchestrator.close()
-    counts = np.zeros((VOCABULARY,) * LENGTH)
-    for listener in listeners:
-        counts[tuple(listener.tokens[:LENGTH])] += 1
-    return counts, verified
+    return [listener.tokens for listener in listeners], verified
 
 
 def goodness_of_fit(counts: np.ndarray, joint: np.ndarray) -> float:
