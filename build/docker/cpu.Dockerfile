@@ -12,8 +12,9 @@ COPY client /tmp/dspark/client
 RUN PYTHONPATH=/tmp/dspark/python_models:/tmp/dspark/client \
     python -c 'from dspark_client.triton import find_triton; find_triton()' && rm -r /tmp/dspark
 COPY --chmod=755 build/docker/dspark /usr/local/bin/dspark
-ENV PYTHONPATH=/dspark/python_models:/dspark/client:/dspark/build \
-    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DSPARK_HOME=/engines HOME=/tmp
+# Triton's model processes are isolated Pythons, which ignore PYTHONPATH; they do read .pth files.
+COPY build/docker/dspark.pth /usr/local/lib/python3.11/site-packages/
+ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DSPARK_HOME=/engines HOME=/tmp
 WORKDIR /dspark
 USER 1000:1000
 ENTRYPOINT ["dspark"]

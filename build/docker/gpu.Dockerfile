@@ -10,8 +10,9 @@ COPY requirements/gpu.txt /tmp/requirements/
 RUN python3 -m venv --without-pip --system-site-packages /opt/dspark \
  && python3 -m pip --python /opt/dspark/bin/python install --no-cache-dir -r /tmp/requirements/gpu.txt
 COPY --chmod=755 build/docker/dspark /usr/local/bin/dspark
+# Triton's model processes are isolated Pythons, which ignore PYTHONPATH; they do read .pth files.
+COPY build/docker/dspark.pth /opt/dspark/lib/python3.12/site-packages/
 ENV PATH=/opt/dspark/bin:$PATH \
-    PYTHONPATH=/dspark/python_models:/dspark/client:/dspark/build \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DSPARK_HOME=/engines HOME=/tmp
 WORKDIR /dspark
 USER 1000:1000

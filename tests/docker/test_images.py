@@ -53,10 +53,18 @@ def test_the_image_ends_as_a_user_without_rights(dockerfile: Path) -> None:
 
 
 @dockerfiles
-def test_the_image_finds_the_mounted_checkout_and_writes_elsewhere(dockerfile: Path) -> None:
+def test_the_image_finds_the_mounted_checkout_without_pythonpath(dockerfile: Path) -> None:
+    listed = (REPOSITORY / "build" / "docker" / "dspark.pth").read_text("utf-8").split()
+    folders = [Path(folder).relative_to("/dspark") for folder in listed]
+    assert len(folders) == 3 and all(any((REPOSITORY / folder).glob("dspark*/__init__.py")) for folder in folders)
+    (place,) = (step.arguments.split()[1] for step in instructions(dockerfile) if "dspark.pth" in step.arguments)
+    assert re.fullmatch(r"/(usr/local|opt/dspark)/lib/python3\.1[12]/site-packages/", place)
+    assert "PYTHONPATH" not in image_environment(dockerfile)        # model processes would ignore it
+
+
+@dockerfiles
+def test_the_image_writes_nothing_into_the_checkout(dockerfile: Path) -> None:
     environment = image_environment(dockerfile)
-    folders = [Path(folder).relative_to("/dspark") for folder in environment["PYTHONPATH"].split(":")]
-    assert all(any((REPOSITORY / folder).glob("dspark*/__init__.py")) for folder in folders)
     assert environment["DSPARK_HOME"] == "/engines" and environment["PYTHONDONTWRITEBYTECODE"] == "1"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +27,8 @@ from dspark.settings import ServingSettings
 from dspark_client.cli import app
 from dspark_client.doctor import Diagnosis, Finding, Level, diagnose
 from dspark_client.doctor.machine import GIB, Machine, machine_findings, parse_gpus, read_machine
-from dspark_client.doctor.versions import installed_versions, version_findings
+from dspark_client.doctor.versions import installed_versions, library_finding, version_findings
+from dspark_client.paths import REPOSITORY
 from dspark_client.ports import Ports, free_ports
 from typer.testing import CliRunner
 
@@ -167,6 +170,16 @@ def test_packages_that_a_server_needs_stop_where_they_are_missing() -> None:
     for package in ("openvino", "tokenizers"):
         found = {finding.about: finding.level for finding in version_findings({**well, package: None})}
         assert found[package] is Level.stop
+
+
+def test_a_library_that_only_pythonpath_names_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model processes are isolated: they start without PYTHONPATH, and fail to import it."""
+    assert library_finding(sys.executable).level is Level.good
+    bare = tmp_path / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "python_models"))
+    found = library_finding(str(bare))
+    assert found.level is Level.stop and ".pth" in found.do
 
 
 def test_numpy_2_beside_the_wheels_triton_stops() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 from importlib import metadata
 
 from dspark.errors import ConfigurationError
@@ -26,7 +28,7 @@ def version_findings(versions: dict[str, str | None]) -> list[Finding]:
     """Whether a server can start with what is installed, and whether it is what was tested."""
     asked = required_versions()
     from_wheel = versions["nvidia-pytriton"] is not None
-    findings = [Finding("Python", str(versions["python"])), _triton(from_wheel)]
+    findings = [Finding("Python", str(versions["python"])), _triton(from_wheel), library_finding(sys.executable)]
     for name in (*NEEDED, *OPTIONAL):
         version, wanted = versions[name], asked.get(name)
         if version is None and name in NEEDED and (name != "openvino" or versions["tensorrt"] is None):
@@ -52,6 +54,19 @@ def required_versions() -> dict[str, str]:
             if pinned:
                 found[name.split("[")[0].strip()] = version.strip()
     return found
+
+
+def library_finding(python: str) -> Finding:
+    """Whether Triton's model processes will find the library: they are isolated, which makes PYTHONPATH void."""
+    command = [python, "-I", "-c", "import dspark, sys; sys.stdout.write(dspark.__path__[0])"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        place = f"{sys.prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+        return stopped(
+            "library", "is found by PYTHONPATH alone, which Triton's model processes ignore",
+            f"{SETUP}, or name {REPOSITORY / 'python_models'} in a .pth file in {place}",
+        )
+    return Finding("library", result.stdout)
 
 
 def _triton(from_wheel: bool) -> Finding:
