@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dspark.engines.drafter_graphs import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_INPUTS, COUPLING_INPUTS, pool_names
+from dspark.engines.drafter_names import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_INPUTS, COUPLING_INPUTS, pool_names
 from torch import nn
 from torch.export import Dim
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dspark.engines.tensorrt_checks import dtype_name
 from dspark.engines.tensorrt_contract import NEW, PAST, GraphContract, GraphTensor
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def network_faults(network: trt.INetworkDefinition, contract: GraphContract) -> 
 
 
 def _tensor_faults(kind: str, tensors: list[trt.ITensor], expected: tuple[GraphTensor, ...]) -> Iterator[str]:
-    given = {tensor.name: (_dtype(tensor), tuple(tensor.shape)) for tensor in tensors}
+    given = {tensor.name: (dtype_name(tensor.dtype), tuple(tensor.shape)) for tensor in tensors}
     wanted = {t.name: (t.dtype, tuple(axis if isinstance(axis, int) else -1 for axis in t.shape)) for t in expected}
     for name in [*wanted, *(name for name in given if name not in wanted)]:
         if name not in given:
@@ -119,17 +120,3 @@ def _cache_faults(walk: NetworkWalk, contract: GraphContract) -> Iterator[str]:
         cache = layer.get_input(0) if layer is not None and updates else None
         if cache is None or cache.name != past:
             yield f"output {name} is not {past} updated in place"
-
-
-def _dtype(tensor: trt.ITensor) -> str:
-    import tensorrt as trt
-
-    names = {
-        trt.DataType.FLOAT: "float32",
-        trt.DataType.HALF: "float16",
-        trt.DataType.BF16: "bfloat16",
-        trt.DataType.INT32: "int32",
-        trt.DataType.INT64: "int64",
-        trt.DataType.BOOL: "bool",
-    }
-    return names.get(tensor.dtype, str(tensor.dtype))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dspark.engines.drafter_graphs import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_INPUTS, pool_names
+from dspark.engines.drafter_names import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_INPUTS, pool_names
 from dspark.engines.tensorrt_contract import NEW, PAST, cache_names
 from torch import Tensor, nn
 from torch.export import Dim

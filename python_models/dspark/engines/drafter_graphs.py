@@ -15,23 +15,15 @@ import numpy.typing as npt
 import openvino as ov
 
 from dspark.engines.contract import DrafterResult, Float32, Int32
+from dspark.engines.drafter_names import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_INPUTS, COUPLING_INPUTS, pool_names
 from dspark.engines.drafter_record import DrafterRecord, RunSizes
 from dspark.engines.engine_json import REBUILD
 from dspark.errors import ConfigurationError, EngineError
 
 CONTEXT_GRAPH = "context.xml"
 BLOCK_GRAPH = "block.xml"
-CONTEXT_INPUTS = ("features", "positions")
-BLOCK_INPUTS = ("slots", "anchors", "positions", "context_lengths", "temperatures", "uniforms")
-COUPLING_INPUTS = ("noise_keys", "coupled")     # after BLOCK_INPUTS, of a graph that can couple
-BLOCK_OUTPUTS = ("tokens", "confidence_logits", "draft_ids", "draft_probs")
 
 Array = npt.NDArray[Any]
-
-
-def pool_names(layers: int) -> list[str]:
-    """Names of the rings' tensors: outputs of `context`, and the last inputs of `block`."""
-    return [f"{kind}.{layer}" for layer in range(layers) for kind in ("keys", "values")]
 
 
 class DrafterGraphs:

@@ -21,6 +21,10 @@ def load_target(folder: str | Path, threads: int = 0, exact: bool = True) -> Tar
         from dspark.engines.openvino_target import OpenVinoTarget
 
         return OpenVinoTarget(folder, threads, exact)
+    if name == "tensorrt-target":
+        from dspark.engines.tensorrt_target import TensorRtTarget
+
+        return TensorRtTarget(folder)
     raise _unknown(folder, name, "target")
 
 
@@ -32,6 +36,10 @@ def load_drafter(folder: str | Path) -> DrafterEngine:
         from dspark.engines.openvino_drafter import OpenVinoDrafter
 
         return OpenVinoDrafter(folder)
+    if name == "tensorrt-drafter":
+        from dspark.engines.tensorrt_drafter import TensorRtDrafter
+
+        return TensorRtDrafter(folder)
     raise _unknown(folder, name, "drafter")
 
 

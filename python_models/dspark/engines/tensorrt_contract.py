@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dspark.engines.contract import DrafterLimits, TargetLimits
-from dspark.engines.drafter_graphs import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_INPUTS, pool_names
+from dspark.engines.drafter_names import BLOCK_INPUTS, BLOCK_OUTPUTS, CONTEXT_INPUTS, pool_names
 
 PAST, NEW = "past_", "new_"
 
