@@ -25,5 +25,6 @@ FROM serve AS build
 ARG PIP_EXTRA_INDEX_URL
 USER 0:0
 COPY requirements/build.txt /tmp/requirements/
-RUN pip install --no-cache-dir -r /tmp/requirements/build.txt
+# Together, or what building needs would replace the numpy that Triton's client needs.
+RUN pip install --no-cache-dir -r /tmp/requirements/serve.txt -r /tmp/requirements/build.txt
 USER 1000:1000

@@ -7,8 +7,10 @@ RUN mkdir /engines && chown 1000:1000 /engines
 COPY requirements/gpu.txt /tmp/requirements/
 # An environment over the image's packages, which stay as they are: its torch and TensorRT were built against them.
 # Ubuntu's python3 has no ensurepip, so the image's pip installs into it.
-RUN python3 -m venv --without-pip --system-site-packages /opt/dspark \
- && python3 -m pip --python /opt/dspark/bin/python install --no-cache-dir -r /tmp/requirements/gpu.txt
+RUN python3 -m pip list --format=freeze | grep '^numpy==' > /tmp/requirements/kept.txt \
+ && python3 -m venv --without-pip --system-site-packages /opt/dspark \
+ && python3 -m pip --python /opt/dspark/bin/python install --no-cache-dir \
+    -c /tmp/requirements/kept.txt -r /tmp/requirements/gpu.txt
 COPY --chmod=755 build/docker/dspark /usr/local/bin/dspark
 # Triton's model processes are isolated Pythons, which ignore PYTHONPATH; they do read .pth files.
 COPY build/docker/dspark.pth /opt/dspark/lib/python3.12/site-packages/
