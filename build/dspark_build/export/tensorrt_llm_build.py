@@ -6,7 +6,7 @@ TensorRT-LLM is imported inside, after its version has been checked. Never run o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -197,6 +197,6 @@ def _facts(checkpoint: Path, drafter: Path, precision: str) -> BuildFacts:
         checkpoint_hash=checkpoint_hash(checkpoint),
         drafter_hash=checkpoint_hash(drafter),
         precision=precision,
-        tools={tool: version(tool) for tool in TOOLS},
+        tools={tool: metadata.version(tool) for tool in TOOLS},
         cpu=cpu_model(),
     )

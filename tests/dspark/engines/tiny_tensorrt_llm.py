@@ -1,0 +1,45 @@
+"""Tiny engines built and loaded with the fake TensorRT-LLM; in float32, to compare them with torch closely."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+from dspark.engines.tensorrt_llm_drafter import TensorRtLlmDrafter
+from dspark.engines.tensorrt_llm_target import TensorRtLlmTarget
+from dspark_build.export import tensorrt_llm_build
+from dspark_build.export.tensorrt_llm_build import TensorRtLlmSizes
+from fake_tensorrt_llm import FakeTensorRtLlm
+
+SIZES = TensorRtLlmSizes(max_context=64, max_slots=4, kv_tokens=96, block_size=4, max_tokens=10)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> FakeTensorRtLlm:
+    """The fake, with float32 as a precision of engines."""
+    fake = FakeTensorRtLlm().install(monkeypatch)
+    weights = importlib.import_module("dspark_build.export.tensorrt_llm_weights")
+    monkeypatch.setitem(tensorrt_llm_build.DTYPES, "fp32", "float32")
+    monkeypatch.setitem(weights.TORCH_DTYPES, "float32", torch.float32)
+    return fake
+
+
+def build_target(checkpoints: tuple[Path, Path], out: Path, sizes: TensorRtLlmSizes = SIZES) -> Path:
+    target, drafter = checkpoints
+    tensorrt_llm_build.build_tensorrt_llm_target(target, drafter, "fp32", out, sizes)
+    return out
+
+
+def build_drafter(checkpoints: tuple[Path, Path], out: Path, sizes: TensorRtLlmSizes = SIZES) -> Path:
+    target, drafter = checkpoints
+    tensorrt_llm_build.build_tensorrt_llm_drafter(drafter, target, "fp32", out, sizes)
+    return out
+
+
+def load_target(folder: Path) -> TensorRtLlmTarget:
+    return TensorRtLlmTarget(folder)
+
+
+def load_drafter(folder: Path) -> TensorRtLlmDrafter:
+    return TensorRtLlmDrafter(folder)
