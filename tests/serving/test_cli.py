@@ -14,7 +14,7 @@ from dspark_client.cli import app
 from dspark_client.paths import REPOSITORY
 
 SAMPLE = str(REPOSITORY / "client" / "prompts" / "sample.jsonl")
-VERBS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
+VERBS = sorted(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)
 
 
 def dspark(*arguments: str, home: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
