@@ -11,6 +11,7 @@ from pathlib import Path
 from dspark.engines.contract import EngineFolder
 from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import BuildFacts, TargetRecord, read_record
+from dspark.engines.tensorrt_record import PlanFacts, TensorRtDrafterRecord, TensorRtTargetRecord
 from dspark.errors import ConfigurationError
 from dspark.scheduling.calibration import CALIBRATION_FILE
 from dspark_build.checkpoints.form import copy_tokenizer, new_folder
@@ -19,12 +20,14 @@ from dspark_build.drafters import initialise_drafter, save_drafter_checkpoint
 from dspark_build.export.drafter import build_drafter
 from dspark_build.export.facts import build_facts
 from dspark_build.export.target import build_target
+from dspark_build.export.tensorrt_engine import build_tensorrt_drafter, build_tensorrt_target, plan_facts
 from dspark_build.models.config import ModelConfig
 from dspark_build.progress import Progress, progress_bars
 from rich.console import Console
 
 from dspark_client import paths
 
+TENSORRT = {"tensorrt": "fp16", "tensorrt-bf16": "bf16"}     # engine -> precision of its weights and caches
 UNTRAINED_TAPS = 5                   # as many as the published drafters tap, spread over the target's layers
 UNTRAINED_LAYERS = 1
 
@@ -41,23 +44,30 @@ def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: 
     Without `drafter` it is the one that this repository ships for the checkpoint, or else an untrained one.
     """
     console = Console()
+    plan = plan_facts() if engine in TENSORRT else None          # without a GPU, say so before anything else
     with progress_bars() as progress:
         checkpoint = prepare(source, paths.home(), progress)
         drafter, notice = (drafter, "") if drafter else _drafter_for(checkpoint, progress)
     if notice:
         console.print(notice, markup=False)
     folder = paths.engine_folder(checkpoint.name, engine)
-    facts = _facts(checkpoint, drafter, engine)
-    if _built_from(folder) == (facts, facts) and folder.tokenizer.is_dir():
+    facts = _facts(checkpoint, drafter, TENSORRT.get(engine, engine))
+    if _built_from(folder, plan) == (facts, facts) and folder.tokenizer.is_dir():
         console.print(f"{folder.root} is built already", markup=False)
         return folder.root
     with progress_bars() as progress, new_folder(folder.root) as partial:
         parts = EngineFolder(partial)
         progress(f"building {engine} target", 0, 3)
-        build_target(checkpoint, drafter, engine, parts.target, allow_inexact=allow_inexact)
+        if plan is None:
+            build_target(checkpoint, drafter, engine, parts.target, allow_inexact=allow_inexact)
+        else:
+            build_tensorrt_target(checkpoint, drafter, TENSORRT[engine], parts.target)
         progress(f"building {engine} target", 3, 3)
         progress(f"building {engine} drafter", 0, 1)
-        build_drafter(drafter, checkpoint, engine, parts.drafter)
+        if plan is None:
+            build_drafter(drafter, checkpoint, engine, parts.drafter)
+        else:
+            build_tensorrt_drafter(drafter, checkpoint, TENSORRT[engine], parts.drafter)
         if (drafter / CALIBRATION_FILE).is_file():       # shipped with the drafter; `dspark calibrate` replaces it
             shutil.copyfile(drafter / CALIBRATION_FILE, parts.drafter / CALIBRATION_FILE)
         progress(f"building {engine} drafter", 1, 1)
@@ -93,10 +103,16 @@ def _facts(checkpoint: Path, drafter: Path, engine: str) -> BuildFacts:
     return build_facts(checkpoint, drafter, engine)
 
 
-def _built_from(folder: EngineFolder) -> tuple[BuildFacts, BuildFacts] | None:
-    """What the target and the drafter in a folder were built from; None where one is missing or of an older format."""
+def _built_from(folder: EngineFolder, plan: PlanFacts | None) -> tuple[BuildFacts, BuildFacts] | None:
+    """What the target and the drafter in a folder were built from.
+
+    None where one is missing, of another format, or a plan that this TensorRT or this GPU (`plan`) cannot load.
+    """
     try:
-        target, drafter = read_record(folder.target, TargetRecord), read_record(folder.drafter, DrafterRecord)
+        if plan is None:
+            return read_record(folder.target, TargetRecord).facts, read_record(folder.drafter, DrafterRecord).facts
+        target = read_record(folder.target, TensorRtTargetRecord)
+        drafter = read_record(folder.drafter, TensorRtDrafterRecord)
     except ConfigurationError:
         return None
-    return (target.facts, drafter.facts) if drafter.limits.can_couple else None
+    return (target.facts, drafter.facts) if target.plan == drafter.plan == plan else None

@@ -15,10 +15,12 @@ LARGEST_SEED = 2**63 - 1             # every prompt adds a number of 32 bits of 
 
 
 class Engine(str, Enum):
-    """int8 weights, the fast default; fp32, the reference."""
+    """On a CPU, int8 weights (the fast default) or fp32 (the reference); on an NVIDIA GPU, TensorRT in fp16 or bf16."""
 
     int8 = "int8"
     fp32 = "fp32"
+    tensorrt = "tensorrt"
+    tensorrt_bf16 = "tensorrt-bf16"
 
 
 class Verification(str, Enum):
@@ -28,7 +30,7 @@ class Verification(str, Enum):
     coupled = "coupled"
 
 
-EngineOption = Annotated[Engine, typer.Option(help="Precision of the engine.")]
+EngineOption = Annotated[Engine, typer.Option(help="Precision of a CPU engine, or tensorrt for an NVIDIA GPU.")]
 CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared checkpoint whose engine is used.")]
 PolicyOption = Annotated[str, typer.Option(help=
     "How many drafts are verified: none, full, fixed:N, threshold:C or adaptive; +lookup adds prompt lookup."

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
+import torch
 from torch import Tensor, dtype, nn
 
-from dspark_build.models.drafter import Drafter
+from dspark_build.models.drafter import Drafter, KeysValues
 from dspark_build.models.layers import RotaryEmbedding
 from dspark_build.models.target import Target
 
@@ -30,9 +29,22 @@ def narrow_target(target: Target, precision: dtype) -> Target:
     return target.eval()
 
 
+class MaskedByQuery(Drafter):
+    """The drafter with a row of the attention mask for every query, as ONNX Attention wants it."""
+
+    def _backbone_over(
+        self, block_embeds: Tensor, positions: Tensor, context: list[KeysValues], mask: Tensor
+    ) -> Tensor:
+        folded = block_embeds.shape[1] * self.config.model.heads // self.config.model.kv_heads
+        return super()._backbone_over(block_embeds, positions, context, mask.expand(-1, folded, -1))
+
+
 def narrow_drafter(drafter: Drafter, precision: dtype) -> Drafter:
     """A copy of the drafter with its weights in `precision`; angles, sampling and confidence are float32."""
-    narrow = copy.deepcopy(drafter).to(precision)
+    with torch.device("meta"):
+        narrow = MaskedByQuery(drafter.config)
+    weights = {name: t.to(precision) if t.is_floating_point() else t for name, t in drafter.state_dict().items()}
+    narrow.load_state_dict(weights, assign=True)
     narrow.rotary = RotaryEmbedding(narrow.config.model)
     narrow.lm_head = Widened(narrow.lm_head)  # type: ignore[assignment]
     if narrow.config.confidence_head:
