@@ -25,6 +25,10 @@ def load_target(folder: str | Path, threads: int = 0, exact: bool = True) -> Tar
         from dspark.engines.tensorrt_target import TensorRtTarget
 
         return TensorRtTarget(folder)
+    if name == "tensorrt_llm-target":
+        from dspark.engines.tensorrt_llm_target import TensorRtLlmTarget
+
+        return TensorRtLlmTarget(folder)
     raise _unknown(folder, name, "target")
 
 
@@ -40,6 +44,10 @@ def load_drafter(folder: str | Path) -> DrafterEngine:
         from dspark.engines.tensorrt_drafter import TensorRtDrafter
 
         return TensorRtDrafter(folder)
+    if name == "tensorrt_llm-drafter":
+        from dspark.engines.tensorrt_llm_drafter import TensorRtLlmDrafter
+
+        return TensorRtLlmDrafter(folder)
     raise _unknown(folder, name, "drafter")
 
 
