@@ -14,26 +14,25 @@ from dspark.errors import ConfigurationError
 if TYPE_CHECKING:
     import tensorrt as trt
 
-OLDEST = (11, 4)                     # the release whose bindings were seen to have all that is used here
+OLDEST = (10, 15)                    # the first release whose bindings have the cache-update layer
+NEWEST_MAJOR = 11                    # 11.4 is the newest whose bindings were looked at
 REBUILD = "run 'dspark build --engine tensorrt' on this machine again"
 MARGIN_BYTES = 512 << 20             # CUDA's own context and the kernels' workspace
 
 
 def require_tensorrt() -> str:
     """The version of the TensorRT that is installed. Raises ConfigurationError when there is none that will do."""
-    wanted = f"{OLDEST[0]}.{OLDEST[1]}"
+    wanted = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_MAJOR}.x"
     try:
         version = str(importlib.import_module("tensorrt").__version__)
     except (ImportError, OSError) as error:
         raise ConfigurationError(
-            f"the Python package tensorrt cannot be imported ({error}); a TensorRT engine needs version {wanted} or a "
-            "later one of the same major version: install it, or use a container that has it"
+            f"the Python package tensorrt cannot be imported ({error}); a TensorRT engine needs version {wanted}: "
+            "install it, or use a container that has it"
         ) from error
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < OLDEST or numbers[0] != OLDEST[0]:
-        raise ConfigurationError(
-            f"TensorRT {version} is installed; a TensorRT engine needs {wanted} or a later {OLDEST[0]}.x"
-        )
+    if numbers < OLDEST or numbers[0] > NEWEST_MAJOR:
+        raise ConfigurationError(f"TensorRT {version} is installed; a TensorRT engine needs {wanted}")
     return version
 
 

@@ -132,7 +132,7 @@ def test_admission_reserves_a_whole_slot_for_every_sequence() -> None:
     ("change", "complaint"),
     [
         ({"version": "11.5.0.1"}, "built by TensorRT 11.4.0.106, this is 11.5.0.1"),
-        ({"version": "10.13.3.9"}, "TensorRT 10.13.3.9 is installed; a TensorRT engine needs 11.4 or a later 11.x"),
+        ({"version": "10.13.3.9"}, r"TensorRT 10\.13\.3\.9 is installed; a TensorRT engine needs 10\.15 to 11\.x"),
         ({"capability": (9, 0)}, r"built for compute capability 8.9 .*this GPU .* has 9.0"),
         ({"free_bytes": 300 << 20}, r"needs .* GiB of GPU memory .*but 0.3 GiB are free .*fewer slots"),
         ({"devices": 0}, "CUDA sees none"),
