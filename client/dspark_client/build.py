@@ -11,6 +11,7 @@ from pathlib import Path
 from dspark.engines.contract import EngineFolder
 from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import BuildFacts, TargetRecord, read_record
+from dspark.engines.tensorrt_llm_record import LlmPlanFacts, TensorRtLlmDrafterRecord, TensorRtLlmTargetRecord
 from dspark.engines.tensorrt_record import PlanFacts, TensorRtDrafterRecord, TensorRtTargetRecord
 from dspark.errors import ConfigurationError
 from dspark.scheduling.calibration import CALIBRATION_FILE
@@ -21,6 +22,12 @@ from dspark_build.export.drafter import build_drafter
 from dspark_build.export.facts import build_facts
 from dspark_build.export.target import build_target
 from dspark_build.export.tensorrt_engine import build_tensorrt_drafter, build_tensorrt_target, plan_facts
+from dspark_build.export.tensorrt_llm_build import (
+    build_tensorrt_llm_drafter,
+    build_tensorrt_llm_target,
+    llm_build_facts,
+    llm_plan_facts,
+)
 from dspark_build.models.config import ModelConfig
 from dspark_build.progress import Progress, progress_bars
 from rich.console import Console
@@ -28,6 +35,7 @@ from rich.console import Console
 from dspark_client import paths
 
 TENSORRT = {"tensorrt": "fp16", "tensorrt-bf16": "bf16"}     # engine -> precision of its weights and caches
+TENSORRT_LLM = {"tensorrt_llm": "bf16"}
 UNTRAINED_TAPS = 5                   # as many as the published drafters tap, spread over the target's layers
 UNTRAINED_LAYERS = 1
 
@@ -44,14 +52,14 @@ def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: 
     Without `drafter` it is the one that this repository ships for the checkpoint, or else an untrained one.
     """
     console = Console()
-    plan = plan_facts() if engine in TENSORRT else None          # without a GPU, say so before anything else
+    plan = _plan_facts(engine)                                   # without a GPU, say so before anything else
     with progress_bars() as progress:
         checkpoint = prepare(source, paths.home(), progress)
         drafter, notice = (drafter, "") if drafter else _drafter_for(checkpoint, progress)
     if notice:
         console.print(notice, markup=False)
     folder = paths.engine_folder(checkpoint.name, engine)
-    facts = _facts(checkpoint, drafter, TENSORRT.get(engine, engine))
+    facts = _facts(checkpoint, drafter, engine)
     if _built_from(folder, plan) == (facts, facts) and folder.tokenizer.is_dir():
         console.print(f"{folder.root} is built already", markup=False)
         return folder.root
@@ -60,12 +68,16 @@ def build_engine(source: str, engine: str, drafter: Path | None, allow_inexact: 
         progress(f"building {engine} target", 0, 3)
         if plan is None:
             build_target(checkpoint, drafter, engine, parts.target, allow_inexact=allow_inexact)
+        elif isinstance(plan, LlmPlanFacts):
+            build_tensorrt_llm_target(checkpoint, drafter, TENSORRT_LLM[engine], parts.target)
         else:
             build_tensorrt_target(checkpoint, drafter, TENSORRT[engine], parts.target)
         progress(f"building {engine} target", 3, 3)
         progress(f"building {engine} drafter", 0, 1)
         if plan is None:
             build_drafter(drafter, checkpoint, engine, parts.drafter)
+        elif isinstance(plan, LlmPlanFacts):
+            build_tensorrt_llm_drafter(drafter, checkpoint, TENSORRT_LLM[engine], parts.drafter)
         else:
             build_tensorrt_drafter(drafter, checkpoint, TENSORRT[engine], parts.drafter)
         if (drafter / CALIBRATION_FILE).is_file():       # shipped with the drafter; `dspark calibrate` replaces it
@@ -100,10 +112,21 @@ def _drafter_for(checkpoint: Path, progress: Progress) -> tuple[Path, str]:
 def _facts(checkpoint: Path, drafter: Path, engine: str) -> BuildFacts:
     if not (drafter / "config.json").is_file():
         raise ConfigurationError(f"no drafter at {drafter}: config.json and model.safetensors are expected there")
-    return build_facts(checkpoint, drafter, engine)
+    if engine in TENSORRT_LLM:
+        return llm_build_facts(checkpoint, drafter, TENSORRT_LLM[engine])
+    return build_facts(checkpoint, drafter, TENSORRT.get(engine, engine))
 
 
-def _built_from(folder: EngineFolder, plan: PlanFacts | None) -> tuple[BuildFacts, BuildFacts] | None:
+def _plan_facts(engine: str) -> PlanFacts | LlmPlanFacts | None:
+    """What a GPU engine built here and now is tied to; None for a CPU engine."""
+    if engine in TENSORRT_LLM:
+        return llm_plan_facts()
+    return plan_facts() if engine in TENSORRT else None
+
+
+def _built_from(
+    folder: EngineFolder, plan: PlanFacts | LlmPlanFacts | None
+) -> tuple[BuildFacts, BuildFacts] | None:
     """What the target and the drafter in a folder were built from.
 
     None where one is missing, of another format, or a plan that this TensorRT or this GPU (`plan`) cannot load.
@@ -111,6 +134,10 @@ def _built_from(folder: EngineFolder, plan: PlanFacts | None) -> tuple[BuildFact
     try:
         if plan is None:
             return read_record(folder.target, TargetRecord).facts, read_record(folder.drafter, DrafterRecord).facts
+        if isinstance(plan, LlmPlanFacts):
+            llm_target = read_record(folder.target, TensorRtLlmTargetRecord)
+            llm_drafter = read_record(folder.drafter, TensorRtLlmDrafterRecord)
+            return (llm_target.facts, llm_drafter.facts) if llm_target.plan == llm_drafter.plan == plan else None
         target = read_record(folder.target, TensorRtTargetRecord)
         drafter = read_record(folder.drafter, TensorRtDrafterRecord)
     except ConfigurationError:

@@ -10,6 +10,7 @@ from pathlib import Path
 from dspark.engines.contract import EngineFolder
 from dspark.engines.drafter_record import DrafterRecord
 from dspark.engines.engine_json import engine_name, read_record
+from dspark.engines.tensorrt_llm_record import TensorRtLlmDrafterRecord
 from dspark.engines.tensorrt_record import TensorRtDrafterRecord
 from dspark.errors import ConfigurationError
 from dspark.settings import ServingSettings
@@ -96,6 +97,6 @@ def _checked(settings: ServingSettings, length: int | None) -> int:
 
 def _drafter_name(folder: Path) -> str:
     """A drafter's head and the beginning of its hash, which identify it in a result."""
-    of_tensorrt = engine_name(folder) == TensorRtDrafterRecord.engine
-    record = read_record(folder, TensorRtDrafterRecord) if of_tensorrt else read_record(folder, DrafterRecord)
+    kinds = {kind.engine: kind for kind in (DrafterRecord, TensorRtDrafterRecord, TensorRtLlmDrafterRecord)}
+    record = read_record(folder, kinds.get(engine_name(folder), DrafterRecord))
     return f"{record.markov_head_type}:{record.facts.drafter_hash[:12]}"

@@ -15,12 +15,13 @@ LARGEST_SEED = 2**63 - 1             # every prompt adds a number of 32 bits of 
 
 
 class Engine(str, Enum):
-    """On a CPU, int8 weights (the fast default) or fp32 (the reference); on an NVIDIA GPU, TensorRT in fp16 or bf16."""
+    """On a CPU, int8 weights (the fast default) or fp32 (the reference); on an NVIDIA GPU, TensorRT or TensorRT-LLM."""
 
     int8 = "int8"
     fp32 = "fp32"
     tensorrt = "tensorrt"
     tensorrt_bf16 = "tensorrt-bf16"
+    tensorrt_llm = "tensorrt_llm"
 
 
 class Verification(str, Enum):
@@ -30,7 +31,7 @@ class Verification(str, Enum):
     coupled = "coupled"
 
 
-EngineOption = Annotated[Engine, typer.Option(help="Precision of a CPU engine, or tensorrt for an NVIDIA GPU.")]
+EngineOption = Annotated[Engine, typer.Option(help="Precision of a CPU engine, or tensorrt… for an NVIDIA GPU.")]
 CheckpointOption = Annotated[str, typer.Option(help="Name of the prepared checkpoint whose engine is used.")]
 PolicyOption = Annotated[str, typer.Option(help=
     "How many drafts are verified: none, full, fixed:N, threshold:C or adaptive; +lookup adds prompt lookup."

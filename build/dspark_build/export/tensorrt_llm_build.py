@@ -34,7 +34,6 @@ from dspark_build.models.target import Target
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 TOOLS = ("tensorrt_llm", "torch", "numpy")
-PRECISION = "bf16"                   # what checkpoints of this kind are published in
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def build_tensorrt_llm_target(
     precision: "fp16" | "bf16". Raises ConfigurationError when TensorRT-LLM or a GPU is missing, and when checkpoint,
     drafter and sizes do not fit together.
     """
-    plan, sizes = plan_facts(), sizes or TensorRtLlmSizes()
+    plan, sizes = llm_plan_facts(), sizes or TensorRtLlmSizes()
     from dspark_build.export.tensorrt_llm_describe import build_engine, define_target
     from dspark_build.export.tensorrt_llm_networks import TargetNetwork
     from dspark_build.export.tensorrt_llm_weights import assign, target_weights
@@ -75,7 +74,7 @@ def build_tensorrt_llm_target(
         shape=target_shape(target.config, limits, dtype_of(precision), sizes),
         tap_ids=features.tap_ids,
         plan=plan,
-        facts=_facts(checkpoint, drafter, precision),
+        facts=llm_build_facts(checkpoint, drafter, precision),
     )
     network = TargetNetwork(target.config, record.shape, record.tap_ids)
     assign(network, target_weights(target.state_dict(), features.state_dict()), record.shape.dtype)
@@ -90,7 +89,7 @@ def build_tensorrt_llm_drafter(
     drafter: Path, checkpoint: Path, precision: str, out: Path, sizes: TensorRtLlmSizes | None = None
 ) -> TensorRtLlmDrafterRecord:
     """Compile a drafter into the folder `out`, as `build_tensorrt_llm_target` does a target."""
-    plan, sizes = plan_facts(), sizes or TensorRtLlmSizes()
+    plan, sizes = llm_plan_facts(), sizes or TensorRtLlmSizes()
     from dspark_build.export.tensorrt_llm_describe import build_engine, define_drafter
     from dspark_build.export.tensorrt_llm_networks import DrafterNetwork
     from dspark_build.export.tensorrt_llm_weights import assign, drafter_weights
@@ -104,7 +103,7 @@ def build_tensorrt_llm_drafter(
         markov_head_type=model.config.markov_head_type,
         mask_token_id=model.config.mask_token_id,
         plan=plan,
-        facts=_facts(checkpoint, drafter, precision),
+        facts=llm_build_facts(checkpoint, drafter, precision),
     )
     network = DrafterNetwork(model.config, record.shape, limits.candidates, target_ids(model))
     assign(network, drafter_weights(model.state_dict()), record.shape.dtype)
@@ -115,7 +114,7 @@ def build_tensorrt_llm_drafter(
     return record
 
 
-def plan_facts() -> LlmPlanFacts:
+def llm_plan_facts() -> LlmPlanFacts:
     """What engines built here and now are tied to. Raises ConfigurationError without TensorRT-LLM or without a GPU."""
     installed, device = require_tensorrt_llm(), find_device()
     return LlmPlanFacts(installed, device.compute_capability, device.name)
@@ -191,7 +190,8 @@ def _shape(
     )
 
 
-def _facts(checkpoint: Path, drafter: Path, precision: str) -> BuildFacts:
+def llm_build_facts(checkpoint: Path, drafter: Path, precision: str) -> BuildFacts:
+    """What engines built here and now come from, with the tools of this route."""
     return BuildFacts(
         checkpoint=checkpoint.name,
         checkpoint_hash=checkpoint_hash(checkpoint),
