@@ -1,7 +1,7 @@
 """The parts of TensorRT-LLM's Python API that this project uses: the line that builds engines, 1.0 to 1.2.1.
 
-Written from the public sources of that line, read and never run: the package is in NVIDIA's containers only. What could
-not be read in a source of that very line says so with "unconfirmed".
+Written from public sources of about that time, read and never run: the package is in NVIDIA's containers only. Which
+release each source belongs to is not known; docs/gpu.md says more.
 """
 
 from tensorrt_llm.builder import Builder as Builder

@@ -1,6 +1,6 @@
 """Which plugins a network uses. A dataclass in 1.0, a pydantic model later: attributes are set in both.
 
-Read in a source of 0.x, and as what functional.py of 1.x reads of them; the class of 1.x itself is unconfirmed.
+Read as a pydantic model in a source of the last lines with engines, of unknown release.
 """
 
 class PluginConfig:
@@ -11,3 +11,4 @@ class PluginConfig:
     remove_input_padding: bool
     tokens_per_block: int
     use_paged_context_fmha: bool
+    use_fp8_context_fmha: bool

@@ -34,6 +34,8 @@ from dspark_build.models.target import Target
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 TOOLS = ("tensorrt_llm", "torch", "numpy")
+# Without a fused kernel the plugin falls back to one that ignores the past in the pool, and says so in its log only.
+FUSED_HEAD_SIZES = (64, 128)         # of the models this route was written for; others are not known to have one
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ def build_tensorrt_llm_target(
 ) -> TensorRtLlmTargetRecord:
     """Compile a checkpoint and a drafter's feature head into the folder `out`, which is replaced as a whole.
 
-    precision: "fp16" | "bf16". Raises ConfigurationError when TensorRT-LLM or a GPU is missing, and when checkpoint,
-    drafter and sizes do not fit together.
+    precision: "fp16" | "bf16". Raises ConfigurationError when TensorRT-LLM or a GPU is missing, when its attention may
+    not take the model's heads, and when checkpoint, drafter and sizes do not fit together.
     """
     plan, sizes = llm_plan_facts(), sizes or TensorRtLlmSizes()
     from dspark_build.export.tensorrt_llm_describe import build_engine, define_target
@@ -176,6 +178,12 @@ def target_ids(model: Drafter) -> npt.NDArray[np.int64] | None:
 def _shape(
     config: ModelConfig, dtype: str, sizes: TensorRtLlmSizes, blocks: int, capacity: int, logit_rows: int
 ) -> PagedShape:
+    if config.head_size not in FUSED_HEAD_SIZES:
+        sizes_known = " and ".join(map(str, FUSED_HEAD_SIZES))
+        raise ConfigurationError(
+            f"heads of {config.head_size} are not known to have a fused attention kernel in TensorRT-LLM, only "
+            f"{sizes_known}; without one an engine would be wrong: build --engine tensorrt"
+        )
     return PagedShape(
         layers=config.layers,
         kv_heads=config.kv_heads,

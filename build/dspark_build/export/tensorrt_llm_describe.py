@@ -80,12 +80,13 @@ def _configure(network: Network, shape: PagedShape) -> None:
     """Packed inputs, paged KV, and attention in the context phase that reads a sequence's past from the pool."""
     plugins = network.plugin_config
     plugins.gpt_attention_plugin = shape.dtype
-    plugins.gemm_plugin = shape.dtype
+    plugins.gemm_plugin = None
     plugins.context_fmha = True
     plugins.remove_input_padding = True
     plugins.paged_kv_cache = True
     plugins.tokens_per_block = shape.block_size
     plugins.use_paged_context_fmha = True
+    plugins.use_fp8_context_fmha = False          # on by default in the later 1.x, and wants scales that are not here
 
 
 def _input(tensor: EngineTensor, shape: PagedShape) -> Tensor:

@@ -67,7 +67,8 @@ class Rotary:
 class PagedAttention(Module):
     """Grouped-query attention by the gpt_attention plugin, which turns Q and K, writes K and V, and attends.
 
-    mask: `causal`, or `bidirectional`: every row of a sequence sees all of it, what is in the pool and what is new.
+    mask: `causal`, or `padding`: every row of a sequence sees all of it, what is in the pool and what is new. The
+    plugin takes its `bidirectional` for `causal` in the context phase.
     """
 
     def __init__(self, config: ModelConfig, shape: PagedShape, layer: int, mask: AttentionMaskType) -> None:

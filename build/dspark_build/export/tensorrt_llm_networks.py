@@ -69,7 +69,7 @@ class DrafterNetwork(Module):
         model, dtype = config.model, shape.dtype
         self.embed_tokens = Embedding(model.vocabulary_size, model.hidden_size, dtype=dtype)
         self.layers = ModuleList(
-            [DecoderLayer(model, shape, layer, AttentionMaskType.bidirectional) for layer in range(model.layers)]
+            [DecoderLayer(model, shape, layer, AttentionMaskType.padding) for layer in range(model.layers)]
         )
         self.norm = RmsNorm(model.hidden_size, eps=model.norm_epsilon, dtype=dtype)
         self.head = DraftHead(config, dtype, candidates, target_ids)

@@ -228,7 +228,7 @@ def tables(num_pos, dim, theta=10000.0):
 
 
 def _modules(fake: FakeTensorRtLlm) -> dict[str, dict[str, Any]]:
-    masks = SimpleNamespace(causal="causal", bidirectional="bidirectional")
+    masks = SimpleNamespace(padding="padding", causal="causal", bidirectional="bidirectional")
 
     def gpt_attention(**arguments):
         fake.attentions.append(arguments)
@@ -370,7 +370,7 @@ def attend(gpu: FakeGpu, settings: dict[str, Any], values: dict[str, torch.Tenso
             for of in (0, 1)
         ]
         mask = torch.ones(new, length, dtype=torch.bool)
-        if settings["mask_type"] == "causal":
+        if settings["mask_type"] != "padding":           # `bidirectional` too: in this phase it is causal
             mask = torch.arange(length)[None] <= positions[:, None]
         attended = torch.nn.functional.scaled_dot_product_attention(
             turned(queries, positions).transpose(0, 1), *(torch.from_numpy(h.copy()) for h in held),

@@ -110,6 +110,6 @@ def test_every_slot_owns_its_blocks_so_that_ended_sequences_cannot_exhaust_the_p
         assert ((result.draft_probs.sum(-1) - 1) < 1e-5).all()
 
 
-def test_attention_is_bidirectional(fake, tmp_path):
+def test_every_row_sees_the_whole_sequence_by_the_one_mask_that_means_it_in_the_context_phase(fake, tmp_path):
     engine_of(VANILLA, tmp_path)
-    assert {attention["mask_type"] for attention in fake.attentions} == {"bidirectional"}
+    assert {attention["mask_type"] for attention in fake.attentions} == {"padding"}

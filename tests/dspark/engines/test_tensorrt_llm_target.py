@@ -117,12 +117,13 @@ def test_the_network_is_described_with_the_plugin_in_packed_paged_context_mode(e
     network = fake.networks[0]
     assert vars(network.plugin_config) == {
         "gpt_attention_plugin": "float32",
-        "gemm_plugin": "float32",
+        "gemm_plugin": None,
         "context_fmha": True,
         "remove_input_padding": True,
         "paged_kv_cache": True,
         "tokens_per_block": SIZES.block_size,
         "use_paged_context_fmha": True,
+        "use_fp8_context_fmha": False,
     }
     assert list(network.outputs) == ["logits", "features"]
     assert network.parameters["fc.weight"].shape == (HIDDEN, len(TAPS) * HIDDEN)

@@ -17,9 +17,10 @@ SIZES = TensorRtLlmSizes(max_context=64, max_slots=4, kv_tokens=96, block_size=4
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeTensorRtLlm:
-    """The fake, with float32 as a precision of engines."""
+    """The fake, with float32 as a precision of engines, and attention for the heads of tiny models."""
     fake = FakeTensorRtLlm().install(monkeypatch)
     weights = importlib.import_module("dspark_build.export.tensorrt_llm_weights")
+    monkeypatch.setattr(tensorrt_llm_build, "FUSED_HEAD_SIZES", (8, 16))
     monkeypatch.setitem(tensorrt_llm_build.DTYPES, "fp32", "float32")
     monkeypatch.setitem(weights.TORCH_DTYPES, "float32", torch.float32)
     return fake
