@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from dspark.engines.contract import EngineFolder, TargetLimits
+from dspark.engines.contract import DrafterLimits, EngineFolder, TargetLimits
 from dspark.engines.engine_json import BuildFacts, write_record
 from dspark.engines.tensorrt_llm_record import LlmPlanFacts, TensorRtLlmDrafterRecord, TensorRtLlmTargetRecord
 from dspark.engines.tensorrt_llm_tensors import PagedShape
@@ -38,7 +38,7 @@ def test_a_folder_is_kept_for_the_same_version_and_gpu_only(tmp_path: Path) -> N
     folder = EngineFolder(tmp_path)
     shape = PagedShape(2, 1, 8, "bfloat16", 64, 4, 100, 64, 2, 16)
     limits = TargetLimits(10, 8, 90, 2, 64, 4, 7, 7)
-    drafter_limits = tensorrt_llm_build.DrafterLimits(10, 8, 7, 4, 2, 90, True)
+    drafter_limits = DrafterLimits(10, 8, 7, 4, 2, 90, True)
     folder.target.mkdir()
     folder.drafter.mkdir()
     write_record(folder.target, TensorRtLlmTargetRecord(limits, shape, (-1, 1), PLAN, FACTS))

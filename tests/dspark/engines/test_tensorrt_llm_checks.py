@@ -18,8 +18,9 @@ from dspark.engines.tensorrt_llm_target import TensorRtLlmTarget
 from dspark.engines.tensorrt_llm_tensors import PagedShape
 from dspark.engines.tensorrt_llm_version import require_tensorrt_llm
 from dspark.errors import ConfigurationError, EngineError
-from dspark_build.export import tensorrt_llm_build
-from dspark_build.export.tensorrt_llm_build import TensorRtLlmSizes, build_tensorrt_llm_target
+from dspark_build.export import tensorrt_llm_sizes
+from dspark_build.export.tensorrt_llm_build import build_tensorrt_llm_target
+from dspark_build.export.tensorrt_llm_sizes import TensorRtLlmSizes
 from fake_tensorrt_llm import FakeTensorRtLlm
 from tiny_drafters import Case
 from tiny_drafters import checkpoints as drafter_checkpoints
@@ -73,7 +74,7 @@ def test_a_precision_that_fused_attention_does_not_take_is_refused(monkeypatch, 
 
 
 def test_heads_without_a_fused_kernel_are_refused(fake, monkeypatch, tmp_path):
-    monkeypatch.setattr(tensorrt_llm_build, "FUSED_HEAD_SIZES", (64, 128))
+    monkeypatch.setattr(tensorrt_llm_sizes, "FUSED_HEAD_SIZES", (64, 128))
     with pytest.raises(ConfigurationError, match=r"heads of 16 .* only 64 and 128; .* --engine tensorrt"):
         build_target(checkpoints(), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from dspark.engines.tensorrt_llm_drafter import TensorRtLlmDrafter
 from dspark.engines.tensorrt_llm_target import TensorRtLlmTarget
-from dspark_build.export import tensorrt_llm_build
-from dspark_build.export.tensorrt_llm_build import TensorRtLlmSizes
+from dspark_build.export import tensorrt_llm_build, tensorrt_llm_sizes
+from dspark_build.export.tensorrt_llm_sizes import TensorRtLlmSizes
 from fake_tensorrt_llm import FakeTensorRtLlm
 
 SIZES = TensorRtLlmSizes(max_context=64, max_slots=4, kv_tokens=96, block_size=4, max_tokens=10)
@@ -20,8 +20,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeTensorRtLlm:
     """The fake, with float32 as a precision of engines, and attention for the heads of tiny models."""
     fake = FakeTensorRtLlm().install(monkeypatch)
     weights = importlib.import_module("dspark_build.export.tensorrt_llm_weights")
-    monkeypatch.setattr(tensorrt_llm_build, "FUSED_HEAD_SIZES", (8, 16))
-    monkeypatch.setitem(tensorrt_llm_build.DTYPES, "fp32", "float32")
+    monkeypatch.setattr(tensorrt_llm_sizes, "FUSED_HEAD_SIZES", (8, 16))
+    monkeypatch.setitem(tensorrt_llm_sizes.DTYPES, "fp32", "float32")
     monkeypatch.setitem(weights.TORCH_DTYPES, "float32", torch.float32)
     return fake
 
