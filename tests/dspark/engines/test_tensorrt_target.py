@@ -23,7 +23,7 @@ from tiny_targets import CONTEXT, GAMMA, Request, engine, random_tokens, step_of
 from tiny_tensorrt import target_folder
 
 TOLERANCE = 1e-4                     # fp32, sums in another order
-HALF_TOLERANCE = 0.1                 # fp16 against fp32, log-probabilities and features of the tiny model
+HALF_TOLERANCE = 0.02                # fp16 against fp32, log-probabilities and features; measured 0.003 and 0.005
 
 
 @pytest.fixture(autouse=True, scope="module")
