@@ -1,6 +1,6 @@
 # The GPU services of docker-compose.yml: one image builds the engines and serves them, so that TensorRT is the same.
-# The base has Triton, TensorRT with its Python module, and torch built for the same CUDA; the plain Triton images have
-# TensorRT's library alone, and its Python module would have to come from another index. The code is mounted, not copied.
+# The base has Triton and torch built for the same CUDA. Its TensorRT 10.13 is too old for the engines here: a later one is
+# installed beside it (requirements/gpu.txt), whose libraries come from NVIDIA's index. The code is mounted, not copied.
 FROM nvcr.io/nvidia/tritonserver:25.12-trtllm-python-py3
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 RUN mkdir /engines && chown 1000:1000 /engines
