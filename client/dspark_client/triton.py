@@ -15,7 +15,6 @@ from pathlib import Path
 
 from dspark.errors import ConfigurationError
 
-from dspark_client.paths import REPOSITORY
 from dspark_client.ports import Ports
 
 STUB = "triton_python_backend_stub"
@@ -89,12 +88,10 @@ def _install(stub: Path, place: Path) -> None:
 
 
 def _environment(library_path: str) -> dict[str, str]:
-    """Model processes find this virtual environment through PATH, and the library of this checkout in any Python."""
-    python_path = os.pathsep.join(filter(None, (str(REPOSITORY / "python_models"), os.environ.get("PYTHONPATH", ""))))
+    """The model processes find this virtual environment, in which the library is installed, through PATH."""
     return {
         **os.environ,
         "LD_LIBRARY_PATH": library_path,
         "PATH": os.pathsep.join((str(Path(sys.prefix) / "bin"), os.environ.get("PATH", ""))),
-        "PYTHONPATH": python_path,
         "PYTHONUTF8": "1",                            # an embedded Python takes a C locale literally: ASCII
     }

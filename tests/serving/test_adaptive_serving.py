@@ -118,6 +118,28 @@ def test_policies_change_between_loads_and_never_under_one(adaptive: Connection)
     answer(adaptive, Generation(text_input="ab", max_tokens=5, policy="adaptive+lookup"))
 
 
+def test_coupled_answers_depend_on_the_seed_and_not_on_the_policy(adaptive_settings: ServingSettings) -> None:
+    settings = replace(adaptive_settings, verification="coupled")
+    sampled = [
+        Generation(text_input=prompt, max_tokens=40, ignore_eos=True, temperature=1.0, seed=seed)
+        for seed, prompt in enumerate(PROMPTS)
+    ]
+    with running_server(settings, model_repository()) as server, Connection(server.grpc_address) as connection:
+        def under(policy: str, streams: int) -> tuple[list[list[int]], int]:
+            answer(connection, Generation(text_input="ab", max_tokens=1, policy=policy))
+            with ThreadPoolExecutor(streams) as pool:
+                answers = list(pool.map(lambda one: answer(connection, one), sampled))
+            return [tokens for tokens, _ in answers], sum(statistics["accepted"] for _, statistics in answers)
+
+        plain, accepted_plain = under("none", 1)
+        assert accepted_plain == 0
+        for policy, streams in (("full", 1), ("adaptive:global+lookup", 6)):
+            drafted, accepted = under(policy, streams)
+            assert drafted == plain
+            assert accepted > 0
+    assert len({tuple(tokens) for tokens in plain}) == len(PROMPTS)
+
+
 def test_a_server_that_is_no_benchmark_keeps_its_policy(connection: Connection) -> None:
     with pytest.raises(RemoteError, match=r"INVALID_ARGUMENT.*keeps its policy"):
         answer(connection, Generation(text_input="ab", max_tokens=5, policy="none"))

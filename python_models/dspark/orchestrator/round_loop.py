@@ -243,6 +243,7 @@ class RoundLoop:
         report.active = len(self.active)
         report.waiting = self._admission.waiting
         report.kv_blocks_used = self._admission.kv_blocks_used
+        report.parted = self._memory.parted_positions()
         report.host_seconds = seconds - report.draft_seconds - report.verify_seconds
         return report
 

@@ -100,6 +100,7 @@ class RoundReport:
     active: int = 0                  # sequences that hold a slot after the round
     waiting: int = 0
     kv_blocks_used: int = 0
+    parted: int = 0                  # positions where acceptance has parted from what confidence promised
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     host_seconds: float = 0.0        # the round without its two engine steps

@@ -14,3 +14,7 @@ class AcceptanceMemory:
         self.lookups = LookupConfidence(gamma)
         self.blocks = BlockExpectation(gamma)
         self.drift = {greedy: SurvivalDrift(gamma) for greedy in (True, False)}
+
+    def parted_positions(self) -> int:
+        """Positions where drafts of greedy or of sampled requests are accepted otherwise than calibrated."""
+        return int((self.drift[True].parted() | self.drift[False].parted()).sum())

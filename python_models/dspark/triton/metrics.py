@@ -34,6 +34,7 @@ GAUGES = {
     "waiting": ("dspark_waiting_sequences", "Requests that wait for a slot"),
     "kv_blocks_used": ("dspark_kv_blocks_in_use", "KV blocks reserved"),
     "verified": ("dspark_verification_budget", "Draft tokens verified in the last round"),
+    "parted": ("dspark_confidence_parted_positions", "Positions where acceptance has parted from confidence"),
 }
 BY_POSITION = {
     "verified_at": ("dspark_verified_by_position_total", "Draft tokens verified, by position in the block"),

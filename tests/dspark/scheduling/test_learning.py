@@ -69,3 +69,13 @@ def test_drafts_behind_a_rejected_one_are_not_judged():
         drift.observe(np.full(GAMMA, 0.5), GAMMA, 0)
     assert drift.corrections()[0] < 0.2
     assert drift.corrections()[1:] == pytest.approx(np.ones(GAMMA - 1))
+
+
+def test_the_memory_counts_the_positions_where_acceptance_has_parted_from_confidence():
+    memory = AcceptanceMemory(GAMMA)
+    assert memory.parted_positions() == 0
+    promised = np.full(GAMMA, 0.9)
+    promised[1:] = 0.01
+    for _ in range(200):
+        memory.drift[False].observe(promised, GAMMA, 0)
+    assert memory.parted_positions() == 1
